@@ -1,0 +1,266 @@
+"""What a manifest's entries must agree on, checked on the parsed JSON itself.
+
+The models of `meshbuild.manifest` judge each value alone; here are the references between them. The checks look at a
+JSON value that may be wrong elsewhere and pass over what they can't read: one pass reports both kinds of problem.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from meshbuild.texts import quoted, suggestion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from meshbuild.schemas import JsonPath
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PLACEHOLDER = re.compile(r"\$\{([^}]*)(\}?)")
+_SEAT = re.compile(r"seat:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?:([1-9][0-9]{0,4})")
+_MAX_PORT = 65_535
+_OTHER_TYPES = frozenset({"user", "directory"})
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a manifest: where, as keys and indexes from the top, and what, as the rest of a sentence."""
+
+    path: JsonPath
+    text: str
+
+    def __str__(self) -> str:
+        return f"{dotted(self.path)}: {self.text}" if self.path else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A place in a JSON value; what is absent or of another type than asked for reads as empty."""
+
+    path: JsonPath
+    value: object
+
+    def get(self, *keys: str) -> Node:
+        """The place below, key by key."""
+        node = self
+        for key in keys:
+            found = node.value.get(key) if isinstance(node.value, dict) else None
+            node = Node((*node.path, key), found)
+        return node
+
+    def items(self) -> list[Node]:
+        """The elements of a list."""
+        values = self.value if isinstance(self.value, list) else []
+        return [Node((*self.path, index), value) for index, value in enumerate(values)]
+
+    def entries(self) -> list[Node]:
+        """The values of an object; the last step of each path is its key."""
+        keys = self.value if isinstance(self.value, dict) else {}
+        return [self.get(key) for key in keys]
+
+    @property
+    def text(self) -> str | None:
+        """The string that lies here."""
+        return self.value if isinstance(self.value, str) else None
+
+    def texts(self) -> Iterator[tuple[Node, str]]:
+        """Every string at or below this place, keys of objects left away."""
+        if isinstance(self.value, str):
+            yield self, self.value
+        for below in (*self.items(), *self.entries()):
+            yield from below.texts()
+
+
+def check_manifest(
+    document: object, *, systems: Collection[str] | None, toolchains: Collection[str] | None
+) -> Iterator[Problem]:
+    """Find what contradicts itself in a manifest's JSON value, of whatever shape; `None` leaves pins unchecked."""
+    manifest = Node((), document)
+    yield from _repetitions(manifest)
+    yield from _missing_companions(manifest)
+    yield from _pins(manifest, "system", systems)
+    yield from _pins(manifest, "toolchain", toolchains)
+    yield from _placeholders(manifest)
+    for process in _resources(manifest, "process"):
+        yield from _artifact(manifest, process)
+        yield from _program(manifest, process)
+        for address in (*process.get("listen").items(), process.get("health")):
+            yield from _address(address)
+
+
+def user_names(document: object) -> list[str]:
+    """The accounts that a manifest's JSON value declares."""
+    return _texts(user.get("name") for user in _resources(Node((), document), "user"))
+
+
+def dotted(path: JsonPath) -> str:
+    """A path as people write it: `resources[2].env.HOME`; a key that isn't plain stands in brackets and quotes."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _PLAIN_KEY.fullmatch(step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{quoted(step)}]"
+    return text
+
+
+def _texts(nodes: Iterable[Node]) -> list[str]:
+    return [node.text for node in nodes if node.text is not None]
+
+
+def _resources(manifest: Node, kind: str) -> list[Node]:
+    return [resource for resource in manifest.get("resources").items() if resource.get("type").text == kind]
+
+
+def _artifacts(manifest: Node) -> list[Node]:
+    return manifest.get("build", "artifacts").items()
+
+
+def _repetitions(manifest: Node) -> Iterator[Problem]:
+    resources = manifest.get("resources").items()
+    artifacts = _artifacts(manifest)
+    yield from _repeated(manifest.get("claims").items(), lambda node: (node.get("name").text, node.get("scope").text))
+    yield from _repeated(manifest.get("accesses").items(), lambda node: (node.get("path").text,))
+    yield from _repeated(manifest.get("own-secrets").entries(), lambda node: (node.text,))
+    yield from _repeated(resources, lambda node: (node.get("id").text,), at="id")
+    for kind in ("user", "process"):
+        yield from _repeated(_resources(manifest, kind), lambda node: (node.get("name").text,), at="name")
+    yield from _repeated(artifacts, lambda node: (node.get("name").text, node.get("system").text))
+    lists = [
+        manifest.get("tools"),
+        *(resource.get("replaces") for resource in resources),
+        *(artifact.get("tags") for artifact in artifacts),
+    ]
+    sockets = [address for resource in resources for address in resource.get("listen").items()]
+    for nodes in (sockets, *(each.items() for each in lists)):
+        yield from _repeated(nodes, lambda node: (node.text,))
+
+
+def _repeated(
+    nodes: Iterable[Node], identity: Callable[[Node], tuple[str | None, ...]], *, at: str | None = None
+) -> Iterator[Problem]:
+    first: dict[tuple[str | None, ...], JsonPath] = {}
+    for node in nodes:
+        key = identity(node)
+        if None in key:
+            continue
+        path = (*node.path, at) if at else node.path
+        if key in first:
+            names = ", ".join(quoted(part) for part in key)
+            yield Problem(path, f"{names} stands already at {dotted(first[key])}; it may be listed once")
+        else:
+            first[key] = path
+
+
+def _missing_companions(manifest: Node) -> Iterator[Problem]:
+    if manifest.get("own-secrets").value and manifest.get("secrets-owner").value is None:
+        yield Problem(("secrets-owner",), "is missing; own-secrets need the account that owns them")
+    types = [resource.get("type").text for resource in manifest.get("resources").items()]
+    if manifest.get("prepares").value is True and _OTHER_TYPES.issuperset(types):
+        yield Problem(("prepares",), "is true, but no resource is a process that could prepare")
+    for process in _resources(manifest, "process"):
+        if process.get("handover").text == "socket" and not process.get("listen").value:
+            yield Problem(process.get("handover").path, 'is "socket", but the process has no address under listen')
+
+
+def _pins(manifest: Node, key: str, known: Collection[str] | None) -> Iterator[Problem]:
+    for artifact in _artifacts(manifest) if known is not None else ():
+        node = artifact.get(key)
+        if known is not None and node.text is not None and node.text not in known:
+            near = suggestion(node.text, known)
+            yield Problem(node.path, f"no {key} in toolchains.toml is named {quoted(node.text)}{near}")
+
+
+def _artifact(manifest: Node, process: Node) -> Iterator[Problem]:
+    names = [artifact.get("name").text for artifact in _artifacts(manifest)]
+    wanted = process.get("artifact")
+    # An artifact whose name can't be read may be the one that is meant.
+    if wanted.text is not None and None not in names and wanted.text not in names:
+        near = suggestion(wanted.text, _texts(artifact.get("name") for artifact in _artifacts(manifest)))
+        yield Problem(wanted.path, f"no artifact is named {quoted(wanted.text)}{near}")
+
+
+def _program(manifest: Node, process: Node) -> Iterator[Problem]:
+    for program in process.get("run").items()[:1]:
+        path = program.text
+        if path is None or path.startswith(("/", "${")):
+            continue
+        if not path.startswith("./"):
+            yield Problem(program.path, f'{quoted(path)} is neither "./" and a file of the bundle nor an absolute path')
+            continue
+        for artifact in _artifacts(manifest):
+            name, binary = artifact.get("name").text, artifact.get("binary").text
+            if name is None or name != process.get("artifact").text or binary is None or path == f"./{binary}":
+                continue
+            if not any(_may_give(rule, path[2:]) for rule in artifact.get("files").items()):
+                near = suggestion(path, [f"./{binary}"]) or f"; its binary is {quoted(f'./{binary}')}"
+                bundle = " for ".join(quoted(text) for text in (name, artifact.get("system").text) if text)
+                yield Problem(program.path, f"the bundle of {bundle} has no program {quoted(path)}{near}")
+
+
+def _may_give(rule: Node, path: str) -> bool:
+    """Whether a rule of `files` could put a program at path; what its glob matches is known only at the build."""
+    glob, folder = rule.get("from").text, rule.get("to").text
+    if glob is None or folder is None:
+        return True
+    parent, _, name = path.rpartition("/")
+    return (
+        rule.get("mode").text == "0755"
+        and not {"", ".", ".."}.intersection(path.split("/"))
+        and (folder == "." or f"{parent}/".startswith(f"{folder}/"))
+        and fnmatch.fnmatchcase(name, glob.rpartition("/")[2])
+    )
+
+
+def _placeholders(manifest: Node) -> Iterator[Problem]:
+    resources = manifest.get("resources").items()
+    # A resource of an unknown type may have been meant as a directory.
+    directories = _texts(
+        resource.get("id") for resource in resources if resource.get("type").text not in {"user", "process"}
+    )
+    paths = [manifest.get("own-secrets"), *(user.get("home") for user in _resources(manifest, "user"))]
+    free = [process.get(key) for process in _resources(manifest, "process") for key in ("env", "run")]
+    for places, seats_allowed in ((paths, False), (free, True)):
+        for place in places:
+            for node, text in place.texts():
+                for match in _PLACEHOLDER.finditer(text):
+                    problem = _placeholder_problem(match, directories, seats_allowed=seats_allowed)
+                    if problem:
+                        yield Problem(node.path, problem)
+
+
+def _placeholder_problem(match: re.Match[str], directories: list[str], *, seats_allowed: bool) -> str:
+    name, closed = match.groups()
+    kind, _, rest = name.partition(":")
+    shown = quoted(match[0])
+    if not closed:
+        return f"{shown} is not closed with }}"
+    if kind == "dir":
+        near = suggestion(rest, directories)
+        return "" if rest in directories else f"no directory resource has the id {quoted(rest)}{near}"
+    if kind == "seat":
+        seat = _SEAT.fullmatch(name)
+        if not seats_allowed:
+            return f"{shown} is a port, and here stands a path"
+        if not seat or int(seat[1]) > _MAX_PORT:
+            return f"{shown} is not of the form ${{seat:NAME:PORT}} with a port from 1 to {_MAX_PORT}"
+        return ""
+    return f"{shown} is no placeholder; there are ${{dir:ID}} and ${{seat:NAME:PORT}}"
+
+
+def _address(node: Node) -> Iterator[Problem]:
+    """Judge `IP:PORT`; a socket's path and what isn't an address at all are the model's."""
+    host, colon, port = (node.text or "").rpartition(":")
+    if not colon or host.startswith("/"):
+        return
+    try:
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        yield Problem(node.path, f"{quoted(host)} is not an IP address")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT):
+        yield Problem(node.path, f"{quoted(port)} is not a port from 1 to {_MAX_PORT}")
