@@ -52,6 +52,12 @@ class LocalFileError(MeshbuildError):
     exit_code = 13
 
 
+class NoSuchArtifactError(MeshbuildError):
+    """No module or artifact of the project has the name that was asked for."""
+
+    exit_code = 14
+
+
 class ToolchainUnavailableError(MeshbuildError):
     """No source of a pinned toolchain could be reached, and it isn't in the cache."""
 

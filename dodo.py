@@ -1,0 +1,2 @@
+"""The build tasks of this repository's modules: `doit list` shows them."""
+from meshbuild.tasks import *  # noqa: F403

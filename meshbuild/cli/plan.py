@@ -1,0 +1,54 @@
+"""`meshbuild plan`: what a build would run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+
+import click
+
+from meshbuild.assemble import plan_target, read_targets
+from meshbuild.cli import console
+from meshbuild.errors import NoSuchArtifactError
+from meshbuild.settings import current_settings
+
+
+@click.command("plan")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
+def command(names: tuple[str, ...], as_json: bool) -> None:
+    """Show the whole command and environment of each build, without running anything.
+
+    NAME is a module, an artifact, or MODULE:ARTIFACT[:SYSTEM]. Folders are placeholders such as ${toolchain}: a plan is
+    the same on every machine.
+
+    Example: meshbuild plan mesh-controller
+    """
+    plans = [plan_target(target, os.environ) for target in read_targets(current_settings())]
+    known = {name for plan in plans for name in _names(plan.module, plan.artifact, plan.system)}
+    for name in names:
+        if name not in known:
+            raise NoSuchArtifactError(f"no module or artifact is named {name!r}.{console.suggestion(name, known)}")
+    chosen = [plan for plan in plans if not names or _names(plan.module, plan.artifact, plan.system) & set(names)]
+    if as_json:
+        console.result_json(
+            {
+                "plans": [
+                    {**asdict(plan), "env": dict(plan.env), "fingerprint_sha256": plan.fingerprint} for plan in chosen
+                ]
+            }
+        )
+        return
+    for plan in chosen:
+        console.result(
+            f"{plan.name}, version {plan.version}, with go {plan.toolchain_version} ({plan.toolchain_platform})"
+        )
+        console.result(f"  fingerprint {plan.fingerprint}")
+        for name, value in plan.env:
+            console.result(f"  {name}={value}")
+        console.result(f"  $ {' '.join(plan.list_argv)}")
+        console.result(f"  $ {' '.join(plan.argv)}")
+
+
+def _names(module: str, artifact: str, system: str) -> set[str]:
+    return {module, artifact, f"{module}:{artifact}", f"{module}:{artifact}:{system}"}
