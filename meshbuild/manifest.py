@@ -257,13 +257,13 @@ def read_manifest(
         ManifestError: also when there is no such file.
         LocalFileError: when it can't be read.
     """
-    file = path / MANIFEST_NAME if path.is_dir() else path
-    with local_errors(f"read the manifest {file}"):
+    with local_errors(f"read the manifest {path}"):
+        file = path / MANIFEST_NAME if path.is_dir() else path
         try:
             with file.open("rb") as stream:
                 data = stream.read(MAX_MANIFEST_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError) as error:
-            hint = f"pass a {MANIFEST_NAME}, or a folder that holds one"
+            hint = f"Pass a {MANIFEST_NAME}, or a folder that holds one."
             raise ManifestError(f"{file}: there is no such manifest", hint=hint) from error
     return parse_manifest(data, where=str(file), systems=systems, toolchains=toolchains)
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from meshbuild.texts import quoted, suggestion
+from meshbuild.texts import ADDRESS, quoted, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -254,13 +254,14 @@ def _placeholder_problem(match: re.Match[str], directories: list[str], *, seats_
 
 
 def _address(node: Node) -> Iterator[Problem]:
-    """Judge `IP:PORT`; a socket's path and what isn't an address at all are the model's."""
-    host, colon, port = (node.text or "").rpartition(":")
-    if not colon or host.startswith("/"):
+    """Judge the numbers of `IP:PORT`; what doesn't look like it is the model's to refuse."""
+    address = node.text or ""
+    host, _, port = address.rpartition(":")
+    if address.startswith("/") or not re.fullmatch(ADDRESS.pattern, address):
         return
     try:
         ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
         yield Problem(node.path, f"{quoted(host)} is not an IP address")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT):
+    if not 0 < int(port) <= _MAX_PORT:
         yield Problem(node.path, f"{quoted(port)} is not a port from 1 to {_MAX_PORT}")
