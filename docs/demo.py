@@ -32,7 +32,7 @@ def step(command: str) -> str:
 
 
 def environment(manifest: dict, state: Path) -> dict[str, str]:
-    """What a host would give the controller's process: its files, and its environment with places and seats filled in."""
+    """What a host would give the process: its files, and its environment with places and seats filled in."""
     process = next(resource for resource in manifest["resources"] if resource["type"] == "process")
     for path in manifest["own-secrets"].values():
         (state / Path(path).name).write_text('{"demo": true}\n')
