@@ -7,14 +7,14 @@ docs/manifest.md are generated from the models: a field's type and meaning stand
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from meshbuild.errors import ManifestError
 from meshbuild.jsontext import parse_json
-from meshbuild.manifest_checks import Problem, check_manifest, user_names
+from meshbuild.manifest_checks import MAX_ENTRIES, Problem, check_manifest, user_names
 from meshbuild.paths import local_errors
 from meshbuild.schemas import allowed, json_schema, locate, markdown_reference
 from meshbuild.texts import (
@@ -49,6 +49,12 @@ if TYPE_CHECKING:
 
 MANIFEST_NAME = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+Listed = Annotated[tuple[_Value, ...], Field(max_length=MAX_ENTRIES)]
+Mapped = Annotated[Mapping[_Key, _Value], Field(max_length=MAX_ENTRIES)]
 
 
 class _Model(BaseModel):
@@ -98,19 +104,19 @@ class ProcessResource(_Model):
     type: Literal["process"] = Field(description="What the resource is.")
     name: Label = Field(description="The process's name; its unit is `<module>-<name>@<deployment>`.")
     artifact: Label = Field(description="The artifact of this manifest whose bundle the process runs from.")
-    run: tuple[Argument, ...] = Field(
+    run: Listed[Argument] = Field(
         min_length=1,
         description="The program and its arguments. The program is `./` and a file of the bundle, or an absolute path. "
         "`${dir:ID}` and `${seat:NAME:PORT}` are replaced.",
     )
     user: Account = Field(description="The account it runs under: a user resource's name or an account of the host.")
-    env: Mapping[Variable, Argument] = Field(
+    env: Mapped[Variable, Argument] = Field(
         {}, description="Its environment. In values `${dir:ID}` and `${seat:NAME:PORT}` are replaced."
     )
-    replaces: tuple[Label, ...] = Field(
+    replaces: Listed[Label] = Field(
         (), description="Resources of an earlier manifest that it takes the place of; they need not exist here."
     )
-    listen: tuple[Address, ...] = Field((), description="Addresses whose sockets the host opens and hands over.")
+    listen: Listed[Address] = Field((), description="Addresses whose sockets the host opens and hands over.")
     notify: bool = Field(default=False, description="Whether the program itself tells systemd that it is ready.")
     health: Address | None = Field(
         None, description="Where this release alone is asked for its health, before and after it is switched to."
@@ -153,18 +159,18 @@ class Artifact(_Model):
     toolchain: Version | None = Field(
         None, description="Another version than the default one; it must be pinned in toolchains.toml."
     )
-    tags: tuple[GoTag, ...] = Field((), description="Go build tags that are set.")
+    tags: Listed[GoTag] = Field((), description="Go build tags that are set.")
     strip: bool = Field(default=True, description="Whether symbol table and debug information are left away (`-s -w`).")
     vcs: bool = Field(
         default=False,
         description="Whether the git revision is stamped as `go build` does; refuses a tree with changes.",
     )
-    stamp: Mapping[GoVariable, Stamp] = Field(
+    stamp: Mapped[GoVariable, Stamp] = Field(
         {},
         description="Go string variables and what the linker sets them to; `${module}`, `${version}` and `${commit}` "
         "are replaced.",
     )
-    files: tuple[FileRule, ...] = Field((), description="More files for the bundle.")
+    files: Listed[FileRule] = Field((), description="More files for the bundle.")
 
     @property
     def source(self) -> str:
@@ -175,7 +181,7 @@ class Artifact(_Model):
 class Build(_Model):
     """What is built from the module's code."""
 
-    artifacts: tuple[Artifact, ...] = Field((), description="The bundles to make.")
+    artifacts: Listed[Artifact] = Field((), description="The bundles to make.")
 
 
 Resource = Annotated[UserResource | DirectoryResource | ProcessResource, Field(discriminator="type")]
@@ -187,9 +193,9 @@ class Manifest(_Model):
     module: Label = Field(description="The module's name, unique in the mesh.")
     version: Version = Field(description="Its version, for people: releases are ordered by their sequence number.")
     slug: Label | None = Field(None, description="A short name for the module.")
-    claims: tuple[Claim, ...] = Field((), description="Names that only this module may hold.")
-    accesses: tuple[Access, ...] = Field((), description="Paths outside the module that its processes may use.")
-    own_secrets: Mapping[SecretName, PlacedPath] = Field(
+    claims: Listed[Claim] = Field((), description="Names that only this module may hold.")
+    accesses: Listed[Access] = Field((), description="Paths outside the module that its processes may use.")
+    own_secrets: Mapped[SecretName, PlacedPath] = Field(
         {},
         alias="own-secrets",
         description="The module's secrets, by name, and the paths at which its processes find them.",
@@ -202,8 +208,8 @@ class Manifest(_Model):
         description="Whether a new release's program first runs once with the argument `prepare`. "
         "It does so while the old release lives, and must leave state that the old one can read.",
     )
-    tools: tuple[CommandName, ...] = Field((), description="The names of the commands that the module offers.")
-    resources: tuple[Resource, ...] = Field((), description="What the module needs on its host.")
+    tools: Listed[CommandName] = Field((), description="The names of the commands that the module offers.")
+    resources: Listed[Resource] = Field((), description="What the module needs on its host.")
     build: Build = Field(Build(), description="What is built.")
 
     @property
@@ -352,6 +358,8 @@ def _problem(error: ErrorDetails, document: object) -> Problem:
             text = f"{error['ctx']['error']}{suggestion(value, accounts)}"
         case "too_short":
             text = "is empty"
+        case "too_long":
+            text = f"has more than {error['ctx']['max_length']} entries"
         case kind:
             text = f"must be {_EXPECTED[kind]}, not {quoted(value)}" if kind in _EXPECTED else error["msg"]
     return Problem(path, text)

@@ -10,6 +10,7 @@ import fnmatch
 import ipaddress
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshbuild.texts import ADDRESS, quoted, suggestion
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from meshbuild.schemas import JsonPath
 
+MAX_ENTRIES = 1000  # of one list or object, so that comparing each with each stays quick
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)(\}?)")
 _SEAT = re.compile(r"seat:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?:([1-9][0-9]{0,4})")
@@ -52,14 +54,14 @@ class Node:
         return node
 
     def items(self) -> list[Node]:
-        """The elements of a list."""
-        values = self.value if isinstance(self.value, list) else []
+        """The elements of a list, as many as may be valid."""
+        values = self.value[:MAX_ENTRIES] if isinstance(self.value, list) else []
         return [Node((*self.path, index), value) for index, value in enumerate(values)]
 
     def entries(self) -> list[Node]:
-        """The values of an object; the last step of each path is its key."""
+        """The values of an object, as many as may be valid; the last step of each path is its key."""
         keys = self.value if isinstance(self.value, dict) else {}
-        return [self.get(key) for key in keys]
+        return [self.get(key) for key in islice(keys, MAX_ENTRIES)]
 
     @property
     def text(self) -> str | None:
@@ -84,9 +86,10 @@ def check_manifest(
     yield from _pins(manifest, "system", systems)
     yield from _pins(manifest, "toolchain", toolchains)
     yield from _placeholders(manifest)
+    artifacts = _artifacts(manifest)
     for process in _resources(manifest, "process"):
-        yield from _artifact(manifest, process)
-        yield from _program(manifest, process)
+        yield from _artifact(process, artifacts)
+        yield from _program(process, artifacts)
         for address in (*process.get("listen").items(), process.get("health")):
             yield from _address(address)
 
@@ -176,31 +179,32 @@ def _pins(manifest: Node, key: str, known: Collection[str] | None) -> Iterator[P
             yield Problem(node.path, f"no {key} in toolchains.toml is named {quoted(node.text)}{near}")
 
 
-def _artifact(manifest: Node, process: Node) -> Iterator[Problem]:
-    names = [artifact.get("name").text for artifact in _artifacts(manifest)]
+def _artifact(process: Node, artifacts: list[Node]) -> Iterator[Problem]:
+    names = [artifact.get("name").text for artifact in artifacts]
     wanted = process.get("artifact")
     # An artifact whose name can't be read may be the one that is meant.
     if wanted.text is not None and None not in names and wanted.text not in names:
-        near = suggestion(wanted.text, _texts(artifact.get("name") for artifact in _artifacts(manifest)))
+        near = suggestion(wanted.text, (name for name in names if name))
         yield Problem(wanted.path, f"no artifact is named {quoted(wanted.text)}{near}")
 
 
-def _program(manifest: Node, process: Node) -> Iterator[Problem]:
-    for program in process.get("run").items()[:1]:
-        path = program.text
-        if path is None or path.startswith(("/", "${")):
+def _program(process: Node, artifacts: list[Node]) -> Iterator[Problem]:
+    program = next(iter(process.get("run").items()), Node((), None))
+    path = program.text
+    if path is None or path.startswith(("/", "${")):
+        return
+    if not path.startswith("./"):
+        yield Problem(program.path, f'{quoted(path)} is neither "./" and a file of the bundle nor an absolute path')
+        return
+    for artifact in artifacts:
+        name, binary = artifact.get("name").text, artifact.get("binary").text
+        if name is None or name != process.get("artifact").text or binary is None or path == f"./{binary}":
             continue
-        if not path.startswith("./"):
-            yield Problem(program.path, f'{quoted(path)} is neither "./" and a file of the bundle nor an absolute path')
-            continue
-        for artifact in _artifacts(manifest):
-            name, binary = artifact.get("name").text, artifact.get("binary").text
-            if name is None or name != process.get("artifact").text or binary is None or path == f"./{binary}":
-                continue
-            if not any(_may_give(rule, path[2:]) for rule in artifact.get("files").items()):
-                near = suggestion(path, [f"./{binary}"]) or f"; its binary is {quoted(f'./{binary}')}"
-                bundle = " for ".join(quoted(text) for text in (name, artifact.get("system").text) if text)
-                yield Problem(program.path, f"the bundle of {bundle} has no program {quoted(path)}{near}")
+        if not any(_may_give(rule, path[2:]) for rule in artifact.get("files").items()):
+            near = suggestion(path, [f"./{binary}"]) or f"; its binary is {quoted(f'./{binary}')}"
+            bundle = " for ".join(quoted(text) for text in (name, artifact.get("system").text) if text)
+            yield Problem(program.path, f"the bundle of {bundle} has no program {quoted(path)}{near}")
+            return  # the same artifact's other systems lack it too, as a rule
 
 
 def _may_give(rule: Node, path: str) -> bool:

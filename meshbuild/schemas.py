@@ -68,7 +68,9 @@ class _Generator(GenerateJsonSchema):
         keys: CoreSchema = schema["keys_schema"]
         values: CoreSchema = schema["values_schema"]
         inner = {"propertyNames": self.generate_inner(keys), "additionalProperties": self.generate_inner(values)}
-        return {"type": "object", **inner}
+        made: JsonSchemaValue = {"type": "object", **inner}
+        self.update_with_validations(made, schema, self.ValidationsMapping.object)
+        return made
 
 
 def _resolved(root: Schema, schema: Schema) -> Schema:

@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic_core import core_schema
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
 
 _MAX_SHOWN = 80
+_MAX_KNOWN = 100  # comparing is slow, and a manifest may come from elsewhere
 
 
 def quoted(value: object) -> str:
@@ -29,8 +31,8 @@ def quoted(value: object) -> str:
 
 
 def suggestion(wrong: object, known: Iterable[str]) -> str:
-    """`; did you mean "x"?` when a known name is near to the wrong one, else nothing."""
-    near = difflib.get_close_matches(wrong, list(known), n=1) if isinstance(wrong, str) else []
+    """`; did you mean "x"?` when one of the first hundred known names is near to the wrong one, else nothing."""
+    near = difflib.get_close_matches(wrong, list(islice(known, _MAX_KNOWN)), n=1) if isinstance(wrong, str) else []
     return f"; did you mean {quoted(near[0])}?" if near else ""
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +171,8 @@ ADDRESS = "IP:PORT, [IPv6]:PORT or the absolute path of a unix socket"
         (small(resources=[3]), "resources[0]: must be an object, not 3"),
         (process(run=[]), "resources[1].run: is empty"),
         (process(env={"A": 1}), "resources[1].env.A: must be a string, not 1"),
+        (small(tools=[f"t{number}" for number in range(1001)]), "tools: has more than 1000 entries"),
+        (process(env={f"E{number}": "" for number in range(1001)}), "resources[1].env: has more than 1000 entries"),
         # names, versions, enumerations
         (small(module="Hello"), f'module: "Hello" is not {LABEL}'),
         (small(module="a" * 64), f'module: "{"a" * 64}" is not {LABEL}'),
@@ -481,6 +484,15 @@ def test_a_message_holds_nothing_that_a_terminal_would_obey() -> None:
     found = problems({**small(version=evil, module=[evil], tools=[evil]), evil: {evil: evil}})
     assert len(found) == 4
     assert all(line.isprintable() for line in found)
+
+
+def test_comparing_each_entry_with_each_stays_quick() -> None:
+    artifacts = [{**ARTIFACT, "name": f"hello-{number}"} for number in range(4000)]
+    processes = [{**PROCESS, "id": f"p{number}", "name": f"p{number}"} for number in range(4000)]
+    began = time.process_time()
+    found = problems(small(build={"artifacts": artifacts}, resources=processes))
+    assert time.process_time() - began < 30  # minutes without a limit
+    assert "resources: has more than 1000 entries" in found
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:
