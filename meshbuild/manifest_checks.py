@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from meshbuild.texts import ADDRESS, quoted, suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from meshbuild.schemas import JsonPath
 
@@ -68,12 +68,12 @@ class Node:
         """The string that lies here."""
         return self.value if isinstance(self.value, str) else None
 
-    def texts(self) -> Iterator[tuple[Node, str]]:
+    def strings(self) -> Iterator[tuple[Node, str]]:
         """Every string at or below this place, keys of objects left away."""
         if isinstance(self.value, str):
             yield self, self.value
         for below in (*self.items(), *self.entries()):
-            yield from below.texts()
+            yield from below.strings()
 
 
 def check_manifest(
@@ -96,7 +96,7 @@ def check_manifest(
 
 def user_names(document: object) -> list[str]:
     """The accounts that a manifest's JSON value declares."""
-    return _texts(user.get("name") for user in _resources(Node((), document), "user"))
+    return _present(user.get("name") for user in _resources(Node((), document), "user"))
 
 
 def dotted(path: JsonPath) -> str:
@@ -112,7 +112,7 @@ def dotted(path: JsonPath) -> str:
     return text
 
 
-def _texts(nodes: Iterable[Node]) -> list[str]:
+def _present(nodes: Iterable[Node]) -> list[str]:
     return [node.text for node in nodes if node.text is not None]
 
 
@@ -127,37 +127,33 @@ def _artifacts(manifest: Node) -> list[Node]:
 def _repetitions(manifest: Node) -> Iterator[Problem]:
     resources = manifest.get("resources").items()
     artifacts = _artifacts(manifest)
-    yield from _repeated(manifest.get("claims").items(), lambda node: (node.get("name").text, node.get("scope").text))
-    yield from _repeated(manifest.get("accesses").items(), lambda node: (node.get("path").text,))
-    yield from _repeated(manifest.get("own-secrets").entries(), lambda node: (node.text,))
-    yield from _repeated(resources, lambda node: (node.get("id").text,), at="id")
-    for kind in ("user", "process"):
-        yield from _repeated(_resources(manifest, kind), lambda node: (node.get("name").text,), at="name")
-    yield from _repeated(artifacts, lambda node: (node.get("name").text, node.get("system").text))
-    lists = [
-        manifest.get("tools"),
-        *(resource.get("replaces") for resource in resources),
-        *(artifact.get("tags") for artifact in artifacts),
-    ]
-    sockets = [address for resource in resources for address in resource.get("listen").items()]
-    for nodes in (sockets, *(each.items() for each in lists)):
-        yield from _repeated(nodes, lambda node: (node.text,))
+    yield from _repeated(manifest.get("claims").items(), "name", "scope")
+    yield from _repeated(manifest.get("accesses").items(), "path")
+    yield from _repeated(manifest.get("own-secrets").entries())
+    yield from _repeated(manifest.get("tools").items())
+    yield from _repeated(resources, "id")
+    yield from _repeated(_resources(manifest, "user"), "name")
+    yield from _repeated(_resources(manifest, "process"), "name")
+    yield from _repeated(address for resource in resources for address in resource.get("listen").items())
+    yield from _repeated(artifacts, "name", "system")
+    for lists in (resource.get("replaces") for resource in resources), (artifact.get("tags") for artifact in artifacts):
+        for each in lists:
+            yield from _repeated(each.items())
 
 
-def _repeated(
-    nodes: Iterable[Node], identity: Callable[[Node], tuple[str | None, ...]], *, at: str | None = None
-) -> Iterator[Problem]:
+def _repeated(nodes: Iterable[Node], *keys: str) -> Iterator[Problem]:
+    """Report nodes whose strings under the keys, or that are themselves strings, equal those of an earlier node."""
     first: dict[tuple[str | None, ...], JsonPath] = {}
     for node in nodes:
-        key = identity(node)
-        if None in key:
+        parts = [node.get(key) for key in keys] or [node]
+        identity = tuple(part.text for part in parts)
+        path = parts[0].path if len(parts) == 1 else node.path
+        if None in identity:
             continue
-        path = (*node.path, at) if at else node.path
-        if key in first:
-            names = ", ".join(quoted(part) for part in key)
-            yield Problem(path, f"{names} stands already at {dotted(first[key])}; it may be listed once")
-        else:
-            first[key] = path
+        if identity in first:
+            names = ", ".join(quoted(name) for name in identity)
+            yield Problem(path, f"{names} stands already at {dotted(first[identity])}; it may be listed once")
+        first.setdefault(identity, path)
 
 
 def _missing_companions(manifest: Node) -> Iterator[Problem]:
@@ -224,14 +220,14 @@ def _may_give(rule: Node, path: str) -> bool:
 def _placeholders(manifest: Node) -> Iterator[Problem]:
     resources = manifest.get("resources").items()
     # A resource of an unknown type may have been meant as a directory.
-    directories = _texts(
+    directories = _present(
         resource.get("id") for resource in resources if resource.get("type").text not in {"user", "process"}
     )
     paths = [manifest.get("own-secrets"), *(user.get("home") for user in _resources(manifest, "user"))]
     free = [process.get(key) for process in _resources(manifest, "process") for key in ("env", "run")]
     for places, seats_allowed in ((paths, False), (free, True)):
         for place in places:
-            for node, text in place.texts():
+            for node, text in place.strings():
                 for match in _PLACEHOLDER.finditer(text):
                     problem = _placeholder_problem(match, directories, seats_allowed=seats_allowed)
                     if problem:

@@ -352,7 +352,7 @@ def test_a_wrong_value_is_one_problem_with_its_path(document: object, problem: s
         ),
         (
             small(accesses=[{"path": "/a", "mode": mode} for mode in ("read", "write")]),
-            'accesses[1]: "/a" stands already at accesses[0]; it may be listed once',
+            'accesses[1].path: "/a" stands already at accesses[0].path; it may be listed once',
         ),
         (
             small(own_secrets={"a": "/x", "b": "/x"}, secrets_owner="x"),
