@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import stat
+import subprocess
+import textwrap
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+import zstandard
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -34,9 +39,6 @@ from meshbuild.signing import (
     sign_statement,
     verify_statements,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONTENT = Sha256.of(b"content")
 FILES = {"a-b": Sha256.of(b"2"), "a/b": Sha256.of(b"3"), "A": Sha256.of(b"1")}
@@ -675,3 +677,22 @@ def test_a_trusted_key_that_cannot_be_used_is_named_not_skipped(key: Key) -> Non
 def test_the_frame_parses_as_json_lines() -> None:
     lines = frame(sign_statement(about(), ALICE), sign_statement(about(kind=BOM), ALICE)).splitlines()
     assert [parse_json(line)["payloadType"] for line in lines] == [PAYLOAD_TYPE] * 2
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+def test_the_recipe_for_checking_without_meshbuild_works_as_documented(tmp_path: Path) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "statements.md"
+    recipe = guide.read_text().partition("## Checking without meshbuild")[2]
+    commands = textwrap.dedent("\n".join(line for line in recipe.splitlines() if line.startswith("    ")))
+    statements = frame(sign_statement(about(), generate_key(tmp_path / "builder.pem")))
+    skippable = b"\x5b\x2a\x4d\x18" + len(statements).to_bytes(4, "little") + statements
+    (tmp_path / "web.server-1.2-arch.tar.zst").write_bytes(zstandard.compress(b"tar") + skippable)
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["sh", "-ec", commands], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    done = run()
+    assert (done.returncode, done.stdout) == (0, "Signature Verified Successfully\n"), done.stderr
+    assert (tmp_path / "statement.json").read_bytes() == canonical_json(about())
+    (tmp_path / "builder.pub").write_text(public_pem(MALLORY.public_key))
+    assert run().returncode != 0
