@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import Error as SecureSystemsError
 from securesystemslib.exceptions import UnverifiedSignatureError
-from securesystemslib.signer import KEY_TYPE_ED25519, CryptoSigner, Signature, SSlibKey
+from securesystemslib.signer import CryptoSigner, Signature, SSlibKey
 
 from meshbuild.digests import Sha256
 from meshbuild.errors import BundleLimitError, SettingsError, SignatureError, UntrustedBuilderError
@@ -295,7 +295,7 @@ def _crypto_key(key: Key) -> PublicKeyTypes:
         raise SettingsError(problem, hint="Use an Ed25519, ECDSA, RSA or ML-DSA key.")
     public = key.keyval["public"]
     try:
-        if key.keytype == KEY_TYPE_ED25519:
+        if key.keytype == "ed25519":
             return Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
         return load_pem_public_key(public.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
