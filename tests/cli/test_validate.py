@@ -12,6 +12,7 @@ from meshbuild.cli.validate import command
 from meshbuild.errors import ManifestError
 
 SEED = Path(__file__).parents[1] / "unit" / "data" / "seed_manifest.json"
+PINS = Path(__file__).parents[2] / "toolchains.toml"
 VALID = "valid: module mesh-controller version 1, 1 artifact, 3 resources"
 
 
@@ -89,3 +90,20 @@ def test_help_has_an_example() -> None:
     result = run("--help")
     assert result.exit_code == 0
     assert "meshbuild validate bundles/mesh-controller" in result.stdout
+
+
+def test_systems_and_toolchains_are_those_of_the_project(project: Path) -> None:
+    shutil.copyfile(PINS, project / "toolchains.toml")
+    assert run().stdout == f"bundles/mesh-controller/manifest.json: {VALID}\n"
+    manifest = project / "bundles" / "mesh-controller" / "manifest.json"
+    document = json.loads(manifest.read_bytes())
+    document["build"]["artifacts"][0] |= {"system": "arhc", "toolchain": "1.0.0"}
+    manifest.write_text(json.dumps(document))
+    for args in ((), ("bundles/mesh-controller",), (manifest,)):
+        with pytest.raises(ManifestError) as caught:
+            run(*args)
+        system, toolchain = caught.value.problems
+        assert system == (
+            'build.artifacts[0].system: no system in toolchains.toml is named "arhc"; did you mean "arch"?'
+        )
+        assert toolchain.startswith('build.artifacts[0].toolchain: no toolchain in toolchains.toml is named "1.0.0"')
