@@ -578,8 +578,8 @@ def test_one_module_or_claim_in_two_manifests_is_a_problem(write: Callable[[str,
 # What is generated
 
 
-@pytest.mark.parametrize("name", reference.GENERATED)
-def test_generated_documents_are_up_to_date(name: str) -> None:
+@pytest.mark.parametrize("name", ["manifest.md", "manifest.schema.json"])
+def test_reference_and_schema_are_up_to_date(name: str) -> None:
     file = reference.DOCS / name
     assert file.read_text(encoding="utf-8") == reference.GENERATED[name](), (
         f"docs/{name} is out of date; write it again with: python -m meshbuild.cli.reference"
