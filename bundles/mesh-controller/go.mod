@@ -1,0 +1,3 @@
+module mesh.example/controller
+
+go 1.26
