@@ -111,18 +111,15 @@ class HostFolder:
 
     @contextlib.contextmanager
     def placing(self, content_sha256: Sha256) -> Iterator[Path]:
-        """Give a new empty folder; at the block's end it becomes the payload, in place of a damaged one.
+        """Give a path for a new folder; at the block's end that folder becomes the payload, in place of a damaged one.
 
-        When the block raises, what was there stays and the new folder is gone. Raises OSError.
+        The block makes the folder and fsyncs what is in it. When it raises, what was there stays and the new folder is
+        gone. Raises OSError.
         """
         place = self.payload(content_sha256)
-        temp = temp_beside(place)
-        temp.mkdir()
-        temp.chmod(_FOLDER_MODE)
+        temp, aside = temp_beside(place), temp_beside(place)
         try:
             yield temp
-            _fsync_tree(temp)
-            aside = temp_beside(place)
             with contextlib.suppress(FileNotFoundError):
                 place.rename(aside)
             temp.rename(place)
@@ -241,17 +238,6 @@ def _write_if_other(folder: Path, key: str, data: bytes) -> None:
         shutil.rmtree(path)
     _make_folder(path.parent)
     write_atomically(path, data)
-
-
-def _fsync_tree(folder: Path) -> None:
-    for name, _folders, files in os.walk(folder):
-        for file in files:
-            descriptor = os.open(os.path.join(name, file), os.O_RDONLY | os.O_NOFOLLOW)  # noqa: PTH118 - os.walk's str
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        fsync_folder(name)
 
 
 def _remove(path: Path) -> None:

@@ -100,10 +100,12 @@ class TestStoreId:
 class TestPlacing:
     def fill(self, host: HostFolder, text: str) -> None:
         with host.placing(CONTENT) as folder:
+            folder.mkdir()
             (folder / "program").write_text(text)
 
     def test_the_folder_takes_its_place_at_the_blocks_end(self, host: HostFolder) -> None:
         with host.placing(CONTENT) as folder:
+            folder.mkdir()
             (folder / "program").write_text("new")
             assert not host.payload(CONTENT).exists()
         assert names(host.payloads) == [f"{CONTENT}/program"]
@@ -132,6 +134,7 @@ class TestPlacing:
     def test_when_the_block_fails_the_old_one_stays_and_nothing_else_is_left(self, host: HostFolder) -> None:
         self.fill(host, "old")
         with pytest.raises(RuntimeError), host.placing(CONTENT) as folder:
+            folder.mkdir()
             (folder / "program").write_text("half")
             raise RuntimeError
         assert names(host.payloads) == [f"{CONTENT}/program"]
@@ -203,8 +206,6 @@ def make_under_umask(into: Path) -> None:
     os.umask(0o077)
     host = HostFolder(into)
     with host.locked(print):
-        with host.placing(CONTENT):
-            pass
         host.write_receipt("hello", OLD, keep=lambda _: False)
         host.raise_floor(STORE, "hello", "stable", Floor(1, RELEASE))
 
