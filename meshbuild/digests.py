@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
 
 if TYPE_CHECKING:
     import os
@@ -21,7 +21,7 @@ class Sha256(str):
 
     __slots__ = ()
 
-    def __new__(cls, text: str) -> Sha256:
+    def __new__(cls, text: str) -> Self:
         """Check the text's form."""
         if not _HEX.fullmatch(text):
             raise ValueError(f"expected a sha256 of 64 lower-case hex digits, found {text[:80]!r}")
@@ -80,6 +80,12 @@ class HashingWriter:
     def sha256(self) -> Sha256:
         """The digest of all bytes so far."""
         return Sha256(self._hash.hexdigest())
+
+    def sha256_with(self, more: bytes) -> Sha256:
+        """The digest of all bytes so far and of more, which are not written."""
+        digest = self._hash.copy()
+        digest.update(more)
+        return Sha256(digest.hexdigest())
 
 
 class HashingReader:

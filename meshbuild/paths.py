@@ -7,13 +7,13 @@ import os
 import re
 import secrets
 import shutil
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from meshbuild.errors import LocalFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 MAX_PATH_BYTES = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -23,8 +23,8 @@ _TEMP_MARK = ".meshbuild-tmp-"
 def check_relative_path(text: str) -> str:
     """Return text when it is a plain relative path that stays below the folder it is joined to.
 
-    Slash-separated UTF-8 of at most 1,024 bytes, without empty, `.` or `..` parts, backslashes, control characters or lone
-    surrogates.
+    Slash-separated UTF-8 of at most 1,024 bytes, without empty, `.` or `..` parts, backslashes, control characters or
+    lone surrogates.
 
     Raises:
         ValueError: saying what is wrong with it.
@@ -72,8 +72,8 @@ def fsync_folder(folder: str | os.PathLike[str]) -> None:
 def atomic_write(path: Path, *, mode: int = 0o644, fsync: bool = True) -> Iterator[IO[bytes]]:
     """Open a temporary file beside path for writing; at the block's end it takes path's place at once.
 
-    The content and the folder's entry are fsynced unless told otherwise. When the block raises, path is as it was and the
-    temporary file is gone; after a kill a temporary file may be left, which `remove_stale_temps` clears.
+    The content and the folder's entry are fsynced unless told otherwise. When the block raises, path is as it was and
+    the temporary file is gone; after a kill a temporary file may be left, which `remove_stale_temps` clears.
 
     Args:
         path: where the file shall be; its folder is made when missing.
@@ -108,8 +108,8 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, fsync: bool 
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Give a new empty folder beside path; at the block's end it is renamed to path.
 
-    Where path appeared in the meantime it is left, and the new folder is thrown away: for content-named folders, whoever
-    comes first. When the block raises, the new folder is gone. Files inside are the caller's to fsync.
+    Where path appeared in the meantime it is left, and the new folder is thrown away: for content-named folders,
+    whoever comes first. When the block raises, the new folder is gone. Files inside are the caller's to fsync.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temp = temp_beside(path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from meshbuild.gosource import GoSource
     from meshbuild.manifest import Artifact, Manifest
-    from meshbuild.toolchains import System, ToolchainPin
+    from meshbuild.pins import System, ToolchainPin
 
 # Variables of the user that the download step may see, and no other step.
 DOWNLOAD_VARIABLES = (

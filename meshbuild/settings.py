@@ -29,8 +29,8 @@ class Settings:
         store: address of the bundle store: a folder, or `file:` and a folder.
         root: the root of trust that fetches start from (a TUF root.json).
         keys: the folder where keys made by `store init` and by the first build lie.
-        builder_key: URI of the key that signs bundles; empty for the project's own local key.
-        publisher_key: URI of the key that signs a module's releases; empty for the one in `keys`.
+        builder_key: address of the key that signs bundles (docs/trust.md); empty for the project's own local key.
+        publisher_key: address of the key that signs a module's releases; empty for the one in `keys`.
         channel: the channel that push and fetch use.
         compression_level: zstd's level for bundles, 1 to 22.
         system: the system that fetch takes; empty for the only one there is.

@@ -102,7 +102,7 @@ class _BuildGroup(Task):  # type: ignore[misc] # doit has no types
 
     def init_options(self, args: list[str] | None = None) -> list[str] | None:
         """Take the names behind `build` from doit's arguments, and keep only the sub-tasks that they mean."""
-        rest = super().init_options(args)
+        rest: list[str] | None = super().init_options(args)
         chosen: list[str] = []
         while rest and not rest[0].startswith("-") and rest[0] not in _TASK_NAMES and not rest[0].startswith("build:"):
             chosen += self._meant(rest.pop(0))

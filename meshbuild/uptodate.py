@@ -29,7 +29,7 @@ from meshbuild.digests import Sha256
 from meshbuild.paths import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 ABSENT = "absent"
@@ -54,13 +54,14 @@ class DigestMemory:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._entries: dict[str, list[Any]] | None = None
+        self._entries: dict[str, list[Any]] = {}
+        self._loaded = False
         self._unsaved = False
 
     def digest(self, path: str, status: os.stat_result) -> str:
         """The hex digest of a regular file, whose stat was just taken. Raises OSError."""
-        if self._entries is None:
-            self._entries = _load(self._file) or {}
+        if not self._loaded:
+            self._entries, self._loaded = _load(self._file) or {}, True
         key = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         entry = self._entries.get(path)
         if entry and entry[:4] == key:
@@ -221,7 +222,7 @@ def _git_state(folder: str) -> str:
     return f"{commit}{'+dirty' if dirty else ''}"
 
 
-def _load(file: Path) -> Mapping[str, Any] | Any:  # noqa: ANN401 - JSON is any
+def _load(file: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(file.read_bytes())
     except (OSError, ValueError):

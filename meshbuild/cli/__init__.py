@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader has gone; point stdout elsewhere so that closing it at exit doesn't complain again.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 141
     except Exception:  # noqa: BLE001 - the one place that catches everything
         traceback.print_exc()

@@ -50,7 +50,7 @@ def _read(path: Path) -> dict[Path, Manifest]:
     pins_file = find_project(folder) / "toolchains.toml"
     if not pins_file.is_file():
         return read_manifests(files)
-    from meshbuild.toolchains import read_pins  # noqa: PLC0415 - a manifest alone needs none of the toolchains' code
+    from meshbuild.pins import read_pins  # noqa: PLC0415 - a manifest alone needs none of the toolchains' code
 
     pins = read_pins(pins_file)
     return read_manifests(files, systems=pins.systems, toolchains=pins.toolchains)
