@@ -234,7 +234,7 @@ def _clean(settings: Settings, task: ArtifactTask) -> None:
 def _push(settings: Settings) -> str:
     from meshbuild.deliver import push_modules  # noqa: PLC0415
 
-    return "\n".join(push_modules(settings, modules=(), environ=os.environ, report=_report))
+    return "\n".join(map(str, push_modules(settings, modules=(), environ=os.environ, report=_report)))
 
 
 def _fetch_toolchains(settings: Settings) -> str:

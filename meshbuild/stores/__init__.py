@@ -1,0 +1,78 @@
+"""Stores: where bundles and their metadata lie as plain files under keys, behind one small protocol.
+
+Everything is created once and never changed, but for `metadata/timestamp.json`: its swap is the one commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from meshbuild.errors import StoreError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+
+class ReadableStore(Protocol):
+    """What a host needs of a store.
+
+    Attributes:
+        address: the store as a person would name it.
+    """
+
+    address: str
+
+    def read(self, key: str, *, limit_bytes: int) -> bytes:
+        """All of a small file.
+
+        Raises:
+            ObjectMissingError: there is none under the key.
+            ObjectCorruptError: it is longer than the limit.
+            StoreError: the store can't be reached.
+        """
+
+    def open(self, key: str) -> AbstractContextManager[BinaryIO]:
+        """A file as a stream. Raises as `read` does, but for the limit."""
+
+
+class WritableStore(ReadableStore, Protocol):
+    """What a publisher needs of a store in addition."""
+
+    def create(self, key: str, source: bytes | Path) -> bool:
+        """Put a file under a key if there is none; durable when this returns.
+
+        Returns:
+            False when something lies there already, which is left as it is.
+
+        Raises:
+            StoreError: the store can't be written.
+        """
+
+    def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        """Replace a small file if it is still the expected one, None being absent; durable when this returns.
+
+        Returns:
+            False when it is another one: somebody else was faster.
+        """
+
+    def replace(self, key: str, source: bytes | Path) -> None:
+        """Put a whole object where one lies that is short or wrong. For objects named by their digest only."""
+
+
+def open_store(address: str) -> WritableStore:
+    """The store at an address: a folder's path, or `file:` and a path.
+
+    Raises:
+        StoreError: the address is of a kind that isn't supported.
+    """
+    from meshbuild.stores.directory import DirectoryStore  # noqa: PLC0415 - it imports this module's protocols
+
+    scheme, separator, rest = address.partition(":")
+    if not separator or "/" in scheme:
+        return DirectoryStore(address)
+    if scheme == "file":
+        return DirectoryStore(rest.removeprefix("//") or "/")
+    raise StoreError(
+        f"stores of the kind {scheme!r} are not supported yet", hint="Name a folder, or file: and a folder."
+    )

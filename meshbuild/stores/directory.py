@@ -1,0 +1,131 @@
+"""A store in a folder: the reference for every other kind, and what a web server serves as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from filelock import FileLock
+
+from meshbuild.errors import ObjectCorruptError, ObjectMissingError, StoreError
+from meshbuild.paths import check_relative_path, fsync_folder, remove_stale_temps, temp_beside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STALE_AFTER_S = 86_400
+
+
+class DirectoryStore:
+    """A folder with one file a key.
+
+    Files appear by a hard link to a finished temporary file beside them, so that readers see all of one or none, and
+    two creators can't both win. The swap of a file is done under a lock that the kernel drops when its holder dies.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        self.address = str(self.folder)
+
+    def read(self, key: str, *, limit_bytes: int) -> bytes:
+        """All of a small file; see `ReadableStore.read`."""
+        with self.open(key) as file:
+            data = file.read(limit_bytes + 1)
+        if len(data) > limit_bytes:
+            raise ObjectCorruptError(f"{self.address}: {key} is longer than the {limit_bytes} bytes allowed")
+        return data
+
+    @contextlib.contextmanager
+    def open(self, key: str) -> Iterator[BinaryIO]:
+        """A file as a stream; see `ReadableStore.open`."""
+        path = self._path(key)
+        try:
+            file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ObjectMissingError(f"{self.address}: there is no {key}") from error
+        except OSError as error:
+            raise StoreError(f"{self.address}: could not read {key}: {error.strerror}") from error
+        with file:
+            yield file
+
+    def create(self, key: str, source: bytes | Path) -> bool:
+        """Put a file under a key if there is none; see `WritableStore.create`."""
+        path = self._path(key)
+        if path.exists():
+            return False
+        with self._writing(key), self._temporary(path, source) as temp:
+            try:
+                os.link(temp, path)
+            except FileExistsError:
+                return False
+        return True
+
+    def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        """Replace a small file if it is still the expected one; see `WritableStore.swap`."""
+        path = self._path(key)
+        with self._writing(key):
+            self._make_folders(path.parent)
+            with FileLock(path.with_name(f".{path.name}.lock"), mode=0o644):
+                found = path.read_bytes() if path.exists() else None
+                if found != expected:
+                    return False
+                remove_stale_temps(path.parent, older_than_s=_STALE_AFTER_S, now_s=time.time())
+                with self._temporary(path, data) as temp:
+                    temp.replace(path)
+        return True
+
+    def replace(self, key: str, source: bytes | Path) -> None:
+        """Put a whole object where a short or wrong one lies; see `WritableStore.replace`."""
+        path = self._path(key)
+        with self._writing(key), self._temporary(path, source) as temp:
+            temp.replace(path)
+
+    def _path(self, key: str) -> Path:
+        try:
+            return self.folder / check_relative_path(key)
+        except ValueError as error:
+            raise StoreError(f"{self.address}: not a key: {error}") from error
+
+    @contextlib.contextmanager
+    def _writing(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self.address}: could not write {key}: {error.strerror or error}") from error
+
+    @contextlib.contextmanager
+    def _temporary(self, path: Path, source: bytes | Path) -> Iterator[Path]:
+        """A finished, durable file beside path; whatever the block did with it, the folder is made durable after it."""
+        self._make_folders(path.parent)
+        temp = temp_beside(path)
+        try:
+            descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as out:
+                if isinstance(source, bytes):
+                    out.write(source)
+                else:
+                    with source.open("rb") as file:
+                        shutil.copyfileobj(file, out, 1 << 20)
+                out.flush()
+                os.fchmod(out.fileno(), 0o644)
+                os.fsync(out.fileno())
+            yield temp
+            fsync_folder(path.parent)
+        finally:
+            temp.unlink(missing_ok=True)
+
+    def _make_folders(self, folder: Path) -> None:
+        """Make the folder of a key, readable for all whatever the umask."""
+        missing = []
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            if each.is_relative_to(self.folder):
+                each.chmod(0o755)
+            fsync_folder(each.parent)
