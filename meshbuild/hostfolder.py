@@ -109,6 +109,13 @@ class HostFolder:
         """Where a module's receipt lies, if it does."""
         return self.receipts / LABEL.check(module)
 
+    def cache(self, store_id: Sha256) -> Path:
+        """Where what was trusted of a store is remembered; makes the folder. Raises LocalFileError."""
+        folder = self.trust / store_id
+        with local_errors(f"write {folder}"):
+            _make_folder(folder)
+        return folder
+
     @contextlib.contextmanager
     def placing(self, content_sha256: Sha256) -> Iterator[Path]:
         """Give a path for a new folder; at the block's end that folder becomes the payload, in place of a damaged one.
@@ -209,7 +216,8 @@ class HostFolder:
 
     def _remove_temps(self) -> None:
         """With the lock held no temporary file has a living owner, whatever its age."""
-        for folder in (self.payloads, *_folders_below(self.receipts), *_folders_below(self.floors)):
+        below = [each for top in (self.receipts, self.floors, self.trust) for each in _folders_below(top)]
+        for folder in (self.payloads, *below):
             remove_stale_temps(folder, older_than_s=-math.inf, now_s=0)
 
 
