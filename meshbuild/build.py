@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import shlex
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -24,8 +26,13 @@ if TYPE_CHECKING:
 
 Isolation = Literal["network-namespace", "goproxy-off"]
 
-# `unshare` of util-linux, as root and as anybody else; which of them works is asked once a process.
-_UNSHARE = (("unshare", "--net", "--"), ("unshare", "--user", "--map-current-user", "--net", "--"))
+# What takes the network away, and takes every process of a build down with whoever started it: `unshare` and `setpriv`
+# of util-linux, as root and as anybody else. Which of them works is asked once a process.
+_NAMESPACES = ("--net", "--pid", "--fork", "--kill-child", "--")
+_ISOLATIONS = (
+    ("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_NAMESPACES),
+    ("unshare", "--user", "--map-current-user", *_NAMESPACES),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +150,6 @@ def build(
     return BuildResult(binary, packages, info.stdout, isolation)
 
 
-def repeat_command(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
-    """A command line for a shell that does what was done."""
-    return (
-        f"cd {shlex.quote(cwd)} && env -i {shlex.join(f'{k}={v}' for k, v in sorted(env.items()))} {shlex.join(argv)}"
-    )
-
-
 def _list_packages(
     plan: BuildPlan, folders: Mapping[str, str], env: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[Package, ...]:
@@ -231,19 +231,32 @@ def _compile(plan: BuildPlan, folders: Mapping[str, str], env: Mapping[str, str]
     if done.exit_code != 0:
         how = f"was ended by signal {-done.exit_code}" if done.exit_code < 0 else f"exited with {done.exit_code}"
         raise CompileError(
-            f"{plan.name}: go build {how}:\n{_text(done.stderr)}\n"
-            f"To repeat it: {repeat_command(argv, env, folders['source'])}"
+            f"{plan.name}: go build {how}:\n{_text(done.stderr)}\nTo repeat it: {_repeat(plan, folders)}"
         )
     return "network-namespace" if prefix else "goproxy-off"
 
 
+def _repeat(plan: BuildPlan, folders: Mapping[str, str]) -> str:
+    """A command line for a shell that compiles the same again; the build's own work folder is gone by then."""
+    work = Path(tempfile.gettempdir()) / "meshbuild-repeat"
+    folders = {**folders, "work": str(work)}
+    env = shlex.join(f"{name}={substitute(value, folders)}" for name, value in plan.env)
+    argv = shlex.join(substitute(part, folders) for part in plan.argv)
+    folder = shlex.quote(folders["source"])
+    return f"mkdir -p {shlex.quote(str(work / 'tmp'))} && cd {folder} && env -i {env} {argv}"
+
+
 @functools.cache
 def network_isolation() -> tuple[str, ...]:
-    """The words in front of a command that take the network away from it; none where the kernel doesn't allow that."""
-    unshare = shutil.which("unshare")
-    for words in _UNSHARE:
-        if unshare and subprocess.run([unshare, *words[1:], "true"], capture_output=True, check=False).returncode == 0:
-            return (unshare, *words[1:])
+    """The words in front of a command that take the network away from it; none where that isn't allowed here."""
+    for words in _ISOLATIONS:
+        found = tuple(shutil.which(word) or word for word in words)  # the build's own PATH holds the toolchain only
+        with contextlib.suppress(OSError):
+            if (
+                subprocess.run([*found, shutil.which("true") or "true"], capture_output=True, check=False).returncode
+                == 0
+            ):
+                return found
     return ()
 
 

@@ -45,6 +45,11 @@ class Reporter(ConsoleReporter):  # type: ignore[misc] # doit has no types
         self._done = 0
         self._exit_code = 0
 
+    def write(self, text: str) -> None:
+        """Print at once: who watches a pipe wants to see progress too."""
+        self.outstream.write(text)
+        self.outstream.flush()
+
     def add_success(self, task: Any) -> None:  # noqa: ANN401
         """Print the line that the action left."""
         if task.actions:
@@ -193,6 +198,9 @@ def _guarded(name: str, work: Callable[[], str]) -> dict[str, str] | TaskFailed:
     except MeshbuildError as error:
         _FAILED[name] = error
         return TaskFailed(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; what was finished stays finished\n")
+        raise SystemExit(130) from None
 
 
 def _is_current(settings: Settings, task: ArtifactTask, files: uptodate.Snapshot, *_doit: object) -> bool:
