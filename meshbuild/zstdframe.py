@@ -14,13 +14,18 @@ from meshbuild.errors import BundleFormatError, BundleLimitError
 
 FRAME_MAGIC = 0xFD2FB528
 STATEMENTS_MAGIC = 0x184D2A5B
-MAX_WINDOW_LOG = 27
+MAX_WINDOW_BYTES = 1 << 27
 MAX_STATEMENTS_BYTES = 16 << 20
+
+# The frame header descriptor's bits.
+_DICTIONARY_ID, _CHECKSUM, _RESERVED_OR_UNUSED, _SINGLE_SEGMENT, _SIZE_SHIFT = 0b11, 0b100, 0b1_1000, 0b10_0000, 6
+# The block types that matter here.
+_RLE_BLOCK, _RESERVED_BLOCK = 1, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Where the two frames of a bundle lie. All sizes are in bytes.
+    """The two frames of a bundle. All sizes are in bytes.
 
     Attributes:
         frame_size: length of the zstd frame, which starts at 0.
@@ -36,6 +41,16 @@ class Frames:
     statements_offset: int
     statements_size: int
 
+    @property
+    def total_size(self) -> int:
+        """The size of the whole bundle."""
+        return self.statements_offset + self.statements_size
+
+
+def statements_frame(payload: bytes) -> bytes:
+    """A skippable frame of statements; at most 2^32 - 1 bytes."""
+    return struct.pack("<II", STATEMENTS_MAGIC, len(payload)) + payload
+
 
 def read_frames(file: BinaryIO) -> Frames:
     """Find the frames of a bundle: one zstd frame with its size and checksum, one statements frame, not a byte after.
@@ -50,56 +65,60 @@ def read_frames(file: BinaryIO) -> Frames:
     content_size, window_size = _read_header(file)
     _skip_blocks(file, total)
     frame_size = file.tell()
+    if frame_size == total:
+        raise BundleFormatError("it ends after its zstd frame; a bundle has a statements frame behind it")
     magic, size = struct.unpack("<II", _take(file, 8, "the header of its statements frame"))
     if magic != STATEMENTS_MAGIC:
-        raise BundleFormatError(f"expected a statements frame at byte {frame_size}, found magic number {magic:#010x}")
+        what = "another zstd frame" if magic == FRAME_MAGIC else f"the magic number {magic:#010x}"
+        raise BundleFormatError(f"expected a statements frame ({STATEMENTS_MAGIC:#010x}) at {frame_size}, found {what}")
     if size > MAX_STATEMENTS_BYTES:
-        raise BundleLimitError(f"its statements have {size} bytes, more than {MAX_STATEMENTS_BYTES}")
-    if frame_size + 8 + size != total:
-        found = "bytes after" if frame_size + 8 + size < total else "an end in the middle of"
-        raise BundleFormatError(f"it has {found} its statements frame")
-    return Frames(frame_size, content_size, window_size, frame_size + 8, size)
+        raise BundleLimitError(f"its statements frame declares {size} bytes, more than {MAX_STATEMENTS_BYTES}")
+    frames = Frames(frame_size, content_size, window_size, frame_size + 8, size)
+    if frames.total_size > total:
+        raise BundleFormatError("it ends in the middle of its statements frame")
+    if frames.total_size < total:
+        raise BundleFormatError(f"it has {total - frames.total_size} bytes after its statements frame")
+    return frames
 
 
 def _read_header(file: BinaryIO) -> tuple[int, int]:
+    """Read the frame header: (content size, window size)."""
     magic, descriptor = struct.unpack("<IB", _take(file, 5, "a zstd header"))
     if magic != FRAME_MAGIC:
         raise BundleFormatError("it does not start with a zstd frame")
-    if descriptor & 0b0001_1000:
+    if descriptor & _RESERVED_OR_UNUSED:
         raise BundleFormatError("its zstd header has bits set that must be zero")
-    if descriptor & 0b0000_0011:
+    if descriptor & _DICTIONARY_ID:
         raise BundleFormatError("its zstd frame asks for a dictionary")
-    if not descriptor & 0b0000_0100:
+    if not descriptor & _CHECKSUM:
         raise BundleFormatError("its zstd frame has no checksum")
-    single_segment = bool(descriptor & 0b0010_0000)
-    size_flag = descriptor >> 6
+    single_segment = bool(descriptor & _SINGLE_SEGMENT)
+    size_flag = descriptor >> _SIZE_SHIFT
     if size_flag == 0 and not single_segment:
         raise BundleFormatError("its zstd frame doesn't declare its content's size")
-    window = 0
-    if not single_segment:
-        byte = _take(file, 1, "a zstd header")[0]
-        base = 1 << (10 + (byte >> 3))
-        window = base + (base >> 3) * (byte & 7)
-    field = _take(file, 1 << size_flag, "a zstd header")
-    content = int.from_bytes(field, "little") + (256 if size_flag == 1 else 0)
-    window = window or content
-    if window > 1 << MAX_WINDOW_LOG and not single_segment:
-        raise BundleLimitError(f"its zstd frame asks for a window of {window} bytes, more than {1 << MAX_WINDOW_LOG}")
-    if window > 1 << MAX_WINDOW_LOG:
-        raise BundleLimitError(
-            f"its zstd frame asks for one segment of {window} bytes, more than {1 << MAX_WINDOW_LOG}"
-        )
+    window = None if single_segment else _window_size(_take(file, 1, "a zstd header")[0])
+    content = int.from_bytes(_take(file, 1 << size_flag, "a zstd header"), "little") + (256 if size_flag == 1 else 0)
+    window = content if window is None else window
+    if window > MAX_WINDOW_BYTES:
+        raise BundleLimitError(f"its zstd frame asks for a window of {window} bytes, more than {MAX_WINDOW_BYTES}")
     return content, window
 
 
+def _window_size(descriptor: int) -> int:
+    base = 1 << (10 + (descriptor >> 3))
+    return base + (base >> 3) * (descriptor & 7)
+
+
 def _skip_blocks(file: BinaryIO, total: int) -> None:
+    """Go to the end of the frame's checksum by its block headers: last flag, type, size."""
     last = False
     while not last:
+        at = file.tell()
         header = int.from_bytes(_take(file, 3, "a zstd block"), "little")
         last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-        if kind == 3:  # noqa: PLR2004 - the reserved block type
-            raise BundleFormatError(f"its zstd frame has a block of the reserved type before byte {file.tell()}")
-        if file.seek(1 if kind == 1 else size, os.SEEK_CUR) > total:
+        if kind == _RESERVED_BLOCK:
+            raise BundleFormatError(f"its zstd frame has a block of the reserved type at byte {at}")
+        if file.seek(1 if kind == _RLE_BLOCK else size, os.SEEK_CUR) > total:
             raise BundleFormatError("it ends in the middle of a zstd block")
     _take(file, 4, "a zstd checksum")
 
