@@ -28,6 +28,7 @@ from tuf.api.metadata import (
 
 from meshbuild.digests import CHUNK_SIZE_BYTES, HashingReader, Sha256
 from meshbuild.errors import (
+    NoSuchReleaseError,
     ObjectCorruptError,
     ObjectMissingError,
     PolicyError,
@@ -344,6 +345,27 @@ def seal(
     return store.swap(TIMESTAMP_KEY, _signed(timestamp, keys.timestamp), expected=state.timestamp_bytes)
 
 
+def module_releases(
+    store: ReadableStore, state: StoreState, module: str
+) -> list[tuple[ReleaseDocument, tuple[ChannelDocument, ...]]]:
+    """A module's releases that its role still names, newest first, each with the channels that point at it.
+
+    Raises:
+        NoSuchReleaseError: the store doesn't know the module.
+    """
+    role = state.roles.get(role_of(module))
+    if role is None:
+        known = ", ".join(sorted(name.removeprefix("m.") for name in _delegated(state.targets))) or "none"
+        raise NoSuchReleaseError(f"{store.address} has no module {module!r}; it has {known}")
+    pointers = [pointer for name in _channels(role) if (pointer := _read_channel(store, role, module, name))]
+    releases = [_read_release(store, role, module, sequence) for sequence in reversed(_sequences(role))]
+    return [
+        (release, tuple(pointer for pointer in pointers if pointer.release_sequence == release.sequence))
+        for release in releases
+        if release is not None
+    ]
+
+
 def read_policy(store: WritableStore, targets: Targets) -> PolicyDocument:
     """The policy that a store's targets name. Raises TrustError, ReleaseError."""
     data = _read_document(store, targets, POLICY_NAME)
@@ -534,10 +556,13 @@ def _sequences(role: Targets) -> list[int]:
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
+def _channels(role: Targets) -> list[str]:
+    return sorted(name.rpartition("/channel.")[2].removesuffix(".json") for name in role.targets if "/channel." in name)
+
+
 def _drop_old_releases(store: ReadableStore, role: Targets, module: str) -> None:
     """Leave away all but the newest releases and those that channels point at; nothing is deleted from the store."""
-    channels = [name.rpartition("/channel.")[2].removesuffix(".json") for name in role.targets if "/channel." in name]
-    pointers = (_read_channel(store, role, module, channel) for channel in channels)
+    pointers = (_read_channel(store, role, module, channel) for channel in _channels(role))
     kept = {*_sequences(role)[-RELEASES_KEPT:], *(pointer.release_sequence for pointer in pointers if pointer)}
     for sequence in set(_sequences(role)) - kept:
         del role.targets[f"{module}/release.{sequence}.json"]

@@ -1,7 +1,7 @@
 """A store's TUF metadata by python-tuf: reading it as a host does, and its state as a publisher needs it.
 
-The specification is https://theupdateframework.github.io/specification/latest/. All of python-tuf's inner parts that are
-used stand in this module; tests/unit/test_trust.py notices when they change.
+The specification is https://theupdateframework.github.io/specification/latest/. Every inner part of python-tuf that is
+used stands in this module; tests/unit/test_trust.py notices when they change.
 """
 
 from __future__ import annotations
