@@ -8,6 +8,7 @@ are left away; `_go.mod`, as Go module zips must name a nested go.mod, is counte
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import os
 import re
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_CONTENT_BYTES = 1 << 30  # Go 1.27 has 0.23 GB in 12,065 files
 MAX_MEMBERS = 50_000
+# What zipfile and tarfile raise for what they can't read; RuntimeError for an encrypted or otherwise compressed member.
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError)
 _COUNTED = re.compile(r"(?:bin|lib|pkg|src)/.+|VERSION|go\.env", re.DOTALL)
 _EXECUTABLE = re.compile(r"bin/[^/]+|pkg/tool/[^/]+/[^/]+")
 
@@ -117,13 +120,14 @@ def _opened(archive: Path) -> Iterator[Iterable[_Member]]:
         else:
             with tarfile.open(archive, "r:gz") as tar:
                 yield _tar_members(tar)
-    # RuntimeError: encrypted; NotImplementedError: another compression; EOFError: cut off.
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+    except _DAMAGED as error:
         raise ToolchainMismatchError(f"it can't be unpacked: {error}") from error
 
 
 def _zip_members(zipped: zipfile.ZipFile) -> Iterator[_Member]:
     for info in zipped.infolist():
+        if info.header_offset < 0:  # which zipfile would seek to
+            raise zipfile.BadZipFile(f"{info.filename!r} lies before the file's start")
         kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(info.external_attr >> 16) or stat.S_IFREG
         yield _Member(info.filename.removesuffix("/"), kind, info.file_size, lambda info=info: zipped.open(info))  # type: ignore[misc]
 
