@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import BinaryIO
 
-    from meshbuild.bundle import Listing
+    from meshbuild.listing import Listing
     from meshbuild.manifest import Manifest
     from meshbuild.release import ReleasedArtifact
     from meshbuild.release_checks import Documents, Vouched
@@ -331,7 +331,7 @@ def _download(store: ReadableStore, released: ReleasedArtifact, blob: Path, wher
     """Check 6: copy a bundle to a new file, never more of it than the release says. Raises OSError from writing."""
     key, total = object_key(released.blob_sha256), released.blob_size_bytes
     digest, done = hashlib.sha256(), 0
-    with store.open(key) as source, blob.open("xb", buffering=0) as out:
+    with store.open(key) as source, blob.open("xb") as out:
         while chunk := _read(store, key, source, min(CHUNK_SIZE_BYTES, total - done + 1)):
             done += len(chunk)
             if done > total:

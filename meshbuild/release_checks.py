@@ -29,8 +29,8 @@ from meshbuild.trust import role_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from meshbuild.bundle import Listing
     from meshbuild.hostfolder import Floor
+    from meshbuild.listing import Listing
     from meshbuild.manifest import Manifest
     from meshbuild.release import PolicyEntry, ReleasedArtifact
     from meshbuild.trust import TrustedView

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import MetaFile, TargetFile, Targets
 
-from meshbuild.bundle import BundleIdentity, PackInput, write_bundle
+from meshbuild.bundle import PackInput, write_bundle
 from meshbuild.digests import Sha256
 from meshbuild.jsontext import canonical_json
+from meshbuild.listing import BundleIdentity
 from meshbuild.publish import BundleFile, StoreKeys, _signed, init_store, publish
 from meshbuild.signing import SLSA_PROVENANCE, STATEMENT_TYPE, sign_statement
 from meshbuild.stores.directory import DirectoryStore
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from securesystemslib.signer import Signer
 
-    from meshbuild.bundle import Listing
+    from meshbuild.listing import Listing
     from meshbuild.publish import Published
 
 NOW = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
