@@ -90,7 +90,7 @@ Building is doit's part: `doit list --all`, `doit build [MODULE | ARTIFACT | MOD
 
 def commands_page() -> str:
     """docs/commands.md."""
-    root = click.Context(cli.command, info_name="meshbuild", max_content_width=100, terminal_width=100)
+    root = cli.command.make_context("meshbuild", [], resilient_parsing=True, terminal_width=100)
     return COMMANDS_PAGE + "\n".join(_help_sections(cli.command, root))
 
 
@@ -100,9 +100,8 @@ def _help_sections(command: click.Command, context: click.Context) -> Iterator[s
         for name in command.list_commands(context):
             sub = command.get_command(context, name)
             if sub is not None:
-                yield from _help_sections(
-                    sub, click.Context(sub, context, info_name=name, max_content_width=100, terminal_width=100)
-                )
+                below = sub.make_context(name, [], parent=context, resilient_parsing=True, terminal_width=100)
+                yield from _help_sections(sub, below)
 
 
 SETTINGS_PAGE = """\
