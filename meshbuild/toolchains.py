@@ -157,7 +157,7 @@ def _remove_leftovers(root: Path) -> None:
     """Remove what killed fetches of this toolchain left, and a folder whose go command is gone. The lock is held."""
     for entry in root.parent.iterdir():
         if entry == root or (entry.name.startswith(f".{root.name}.") and entry.is_dir()):
-            shutil.rmtree(entry)
+            shutil.rmtree(entry, ignore_errors=True)  # a killed fetch's pip may still be writing there
 
 
 def _fetch(
