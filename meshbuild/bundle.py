@@ -53,9 +53,9 @@ _WINDOW_LOG = 26
 _THREADS = 2
 _MIN_WINDOW_LOG = 10
 
-# A DSSE envelope in canonical JSON, as a pattern of bytes: nothing hostile gets parsed to objects, and its integrity
-# member, which sorts first, can be cut out.
-_STRING = rb'"(?:[^"\\\x00-\x1f]|\\["\\])*+"'
+# A DSSE envelope in canonical JSON of printable ASCII, as a pattern of bytes: nothing hostile gets parsed to objects,
+# and the integrity member, which sorts first, can be cut out.
+_STRING = rb'"(?:[ !#-\[\]-~]|\\["\\])*+"'
 _SIGNATURE = rb'\{"keyid":%(s)s,"sig":%(s)s\}' % {b"s": _STRING}
 _MEMBERS = rb'"payload":%(s)s,"payloadType":%(s)s,"signatures":\[(?:%(g)s(?:,%(g)s)*+)?+\]\}\n' % {
     b"s": _STRING,
@@ -191,9 +191,11 @@ def _write_frame(blob: HashingWriter, listing: Listing, sources: Mapping[str, Pa
         write_content_size=True,
     )
     compressor = zstandard.ZstdCompressor(compression_params=parameters)
-    with compressor.stream_writer(cast("IO[bytes]", _Unflushed(blob)), size=size, closefd=False) as frame:
-        content = HashingWriter(frame)
-        write_tar(content, listing, sources)
+    # No `with`: leaving it by an error would try to finish the frame, and hide that error behind zstd's own.
+    frame = compressor.stream_writer(cast("IO[bytes]", _Unflushed(blob)), size=size, closefd=False)
+    content = HashingWriter(frame)
+    write_tar(content, listing, sources)
+    frame.flush(zstandard.FLUSH_FRAME)
     return content
 
 

@@ -271,10 +271,14 @@ def _fault(path: str, found: dict[str, int], expected: dict[str, int]) -> str:
 
 
 def open_regular(path: Path) -> FileIO:
-    """Open a regular file, unbuffered; O_NONBLOCK so that a FIFO is refused, not waited for."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file: FileIO = os.fdopen(os.open(path, flags), "rb", buffering=0)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    """Open a regular file, unbuffered; O_NONBLOCK so that a FIFO is refused, not waited for.
+
+    Raises:
+        BundleFormatError: it is something else.
+        OSError: it is a link, or can't be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise BundleFormatError(f"{path} is not a regular file")
-    return file
+    return os.fdopen(descriptor, "rb", buffering=0)

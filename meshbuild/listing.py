@@ -87,8 +87,8 @@ class Listing:
             listing = cls._from_json(parse_json(data))
         except ValueError as error:
             raise BundleFormatError(f"its bundle.json {error}") from error
-        except (KeyError, TypeError) as error:
-            raise BundleFormatError(f"its bundle.json lacks a member or has one of another type: {error}") from error
+        except KeyError as error:
+            raise BundleFormatError(f"its bundle.json lacks {error}") from error
         if listing.to_bytes() != data:
             raise BundleFormatError("its bundle.json is not in its one spelling (sorted keys, no blanks, no more keys)")
         return listing
@@ -121,6 +121,8 @@ class Listing:
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             found = value.get("format") if isinstance(value, dict) else type(value).__name__
             raise ValueError(f"is of format {found!r:.80}; this version reads format {FORMAT}")
+        if not isinstance(value["files"], list):
+            raise ValueError(f"has the files {value['files']!r:.80}, which is not a list")  # noqa: TRY004 - one kind of error for all
         if len(value["files"]) > MAX_FILES:
             raise BundleLimitError(f"its bundle.json lists {len(value['files'])} files, more than {MAX_FILES}")
         files = tuple(_file(each) for each in value["files"])
@@ -132,13 +134,21 @@ class Listing:
 
 
 def _file(value: Any) -> FileEntry:  # noqa: ANN401 - JSON is any
-    path = check_relative_path(value["path"])
-    size = value["size_bytes"]
+    if not isinstance(value, dict) or not isinstance(value["path"], str):
+        raise ValueError(f"lists {value!r:.80}, which is not a file")  # noqa: TRY004 - one kind of error for all
+    try:
+        path = check_relative_path(value["path"])
+    except ValueError as error:
+        raise ValueError(f"lists a path that no bundle may have: {error}") from error
+    size, mode, digest = value["size_bytes"], value["mode"], value["sha256"]
     if type(size) is not int or not 0 <= size <= MAX_FILE_BYTES:
         raise ValueError(f"gives {path!r} the size {size!r:.80}")
-    if value["mode"] not in _MODES:
-        raise ValueError(f"gives {path!r} the mode {value['mode']!r:.80}; only 0644 and 0755 are allowed")
-    return FileEntry(path, Sha256(value["sha256"]), size, _MODES[value["mode"]])
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise ValueError(f"gives {path!r} the mode {mode!r:.80}; only '0644' and '0755' are allowed")
+    try:
+        return FileEntry(path, Sha256(digest), size, _MODES[mode])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"gives {path!r} the sha256 {digest!r:.80}") from error
 
 
 def _name(value: object, name: str) -> str:

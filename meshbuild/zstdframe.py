@@ -21,6 +21,7 @@ MAX_STATEMENTS_BYTES = 16 << 20
 _DICTIONARY_ID, _CHECKSUM, _RESERVED_OR_UNUSED, _SINGLE_SEGMENT, _SIZE_SHIFT = 0b11, 0b100, 0b1_1000, 0b10_0000, 6
 # The block types that matter here.
 _RLE_BLOCK, _RESERVED_BLOCK = 1, 3
+_MAX_BLOCK_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def read_frames(file: BinaryIO) -> Frames:
     total = file.seek(0, os.SEEK_END)
     file.seek(0)
     content_size, window_size = _read_header(file)
-    _skip_blocks(file, total)
+    _skip_blocks(file, total, min(window_size, _MAX_BLOCK_BYTES))
     frame_size = file.tell()
     if frame_size == total:
         raise BundleFormatError("it ends after its zstd frame; a bundle has a statements frame behind it")
@@ -109,8 +110,8 @@ def _window_size(descriptor: int) -> int:
     return base + (base >> 3) * (descriptor & 7)
 
 
-def _skip_blocks(file: BinaryIO, total: int) -> None:
-    """Go to the end of the frame's checksum by its block headers: last flag, type, size."""
+def _skip_blocks(file: BinaryIO, total: int, max_size: int) -> None:
+    """Go to the end of the frame's checksum by its block headers: last flag, type, size (RFC 8878, section 3.1.1.2)."""
     last = False
     while not last:
         at = file.tell()
@@ -118,6 +119,8 @@ def _skip_blocks(file: BinaryIO, total: int) -> None:
         last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
         if kind == _RESERVED_BLOCK:
             raise BundleFormatError(f"its zstd frame has a block of the reserved type at byte {at}")
+        if size > max_size:
+            raise BundleFormatError(f"its zstd frame has a block of {size} bytes at byte {at}, more than {max_size}")
         if file.seek(1 if kind == _RLE_BLOCK else size, os.SEEK_CUR) > total:
             raise BundleFormatError("it ends in the middle of a zstd block")
     _take(file, 4, "a zstd checksum")
