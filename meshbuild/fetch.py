@@ -197,7 +197,7 @@ def verify_receipt(
     """Verify what lies in a host's folder from its receipt, by the checks of `fetch_release` and without a store.
 
     Only this differs: an expired timestamp or snapshot is reported and not refused, since there is nobody to ask for
-    newer ones; and a payload that isn't whole is an error. Nothing is written.
+    newer ones; and a payload that isn't whole is an error. Nothing is written, and no fetch that goes on is waited for.
 
     Raises:
         NoSuchReleaseError: no receipt of the module, or none for that channel or system.
@@ -211,7 +211,7 @@ def verify_receipt(
         raise NoSuchReleaseError(
             f"{host.into} has no receipt of the module {quoted(module)}", hint=f"meshbuild fetch {module}"
         )
-    with host.locked(report), tempfile.TemporaryDirectory(prefix="meshbuild-receipt-") as cache:
+    with host.receipts_locked(), tempfile.TemporaryDirectory(prefix="meshbuild-receipt-") as cache:
         floor = host.floor(host.store_id(root), module, channel)
         with open_view(receipt, root=root, cache=Path(cache), now=_NOTHING_EXPIRES) as view:
             documents = verify_documents(view, module, channel, floor)

@@ -1,7 +1,8 @@
 """A host's folder: payloads, receipts, floors and the cache of trust, each written so that a kill leaves it usable.
 
-    INTO/.lock                                      held by whoever writes here
+    INTO/.lock                                      held by whoever fetches
     INTO/payloads/<content sha256>/                 a bundle's files; immutable, shared by all releases that hold it
+    INTO/receipts/.lock                             held while a receipt is written or verified: never for long
     INTO/receipts/<module>/                         a small static store: what the module's fetch was verified from
     INTO/floors/<store id>/roots.json               the roots of trust of that store which were accepted here
     INTO/floors/<store id>/<module>/<channel>.json  the highest serial accepted
@@ -77,6 +78,17 @@ class HostFolder:
         try:
             with local_errors(f"tidy the host folder {self.into}"):
                 self._remove_temps()
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def receipts_locked(self) -> Iterator[None]:
+        """Keep receipts as they are for the block; never waits for a download. Raises LocalFileError."""
+        with local_errors(f"lock the receipts in {self.receipts}"):
+            lock = FileLock(self.receipts / ".lock", mode=0o644)
+            lock.acquire()
+        try:
             yield
         finally:
             lock.release()
@@ -199,7 +211,7 @@ class HostFolder:
             LocalFileError: the file system refused; the old receipt is still whole.
         """
         folder = self.receipt(module)
-        with local_errors(f"write the receipt {folder}"):
+        with self.receipts_locked(), local_errors(f"write the receipt {folder}"):
             _make_folder(folder)
             for key in sorted(files, key=lambda name: (name == COMMIT_KEY, name)):
                 _write_if_other(folder, check_relative_path(key), files[key])

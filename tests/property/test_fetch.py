@@ -41,7 +41,7 @@ def whole(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
 
 
 def lasting(into: Path) -> dict[str, bytes]:
-    return {key: data for key, data in tree(into).items() if not key.startswith(("trust/", ".lock"))}
+    return {key: data for key, data in tree(into).items() if not (key.startswith("trust/") or key.endswith(".lock"))}
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from securesystemslib.signer import CryptoSigner
+from tuf.api.metadata import Metadata, Root
 
 from meshbuild.digests import Sha256
 from meshbuild.errors import (
@@ -34,6 +35,7 @@ from meshbuild.errors import (
     UntrustedBuilderError,
 )
 from meshbuild.fetch import VerifiedRelease, fetch_release, verify_receipt
+from meshbuild.hostfolder import HostFolder
 from meshbuild.jsontext import canonical_json
 from meshbuild.publish import BundleFile
 from meshbuild.release import object_key
@@ -79,7 +81,7 @@ def refused(scene: Scene, into: Path, error: type[MeshbuildError], match: str, *
 
 def lasting(into: Path) -> dict[str, bytes]:
     """Every file of the folder but for the lock and TUF's cache; temporary ones included."""
-    return {key: data for key, data in tree(into).items() if not key.startswith(("trust/", ".lock"))}
+    return {key: data for key, data in tree(into).items() if not (key.startswith("trust/") or key.endswith(".lock"))}
 
 
 def edited(data: bytes, **changes: Any) -> bytes:
@@ -757,6 +759,12 @@ class TestReceipt:
                 verify_receipt(into, root=scene.root, module="hello", system=None, now=NOW)
             (receipt / key).write_bytes(data)
 
+    def test_verifying_waits_for_no_fetch(self, scene: Scene, into: Path) -> None:
+        scene.push()
+        release = fetch(scene, into)
+        with HostFolder(into).locked(pytest.fail):
+            assert verify_receipt(into, root=scene.root, module="hello", system=None, now=NOW) == release
+
     def test_none_there(self, scene: Scene, into: Path) -> None:
         with pytest.raises(NoSuchReleaseError, match="has no receipt"):
             verify_receipt(into, root=scene.root, module="hello", system=None, now=NOW)
@@ -773,6 +781,21 @@ class TestRoots:
         other.push()
         assert fetch(other, into).serial == 1
         assert fetch(scene, into).serial == 2
+
+    def test_a_newer_root_of_the_same_store_keeps_its_floors(self, scene: Scene, into: Path) -> None:
+        scene.push()
+        old = scene.documents()[STABLE]
+        scene.push(scene.bundle(text="program 2"))
+        newer: Metadata[Root] = Metadata.from_bytes(scene.root)
+        newer.signed.version = 2
+        assert scene.keys.root is not None
+        newer.sign(scene.keys.root)
+        assert scene.store.create("metadata/2.root.json", newer.to_bytes())
+        release = fetch(scene, into)
+        assert "metadata/2.root.json" in tree(release.receipt)
+        scene.seal_anything({STABLE: old})
+        refused(scene, into, RollbackError, "is at serial 1", root=newer.to_bytes())
+        assert len(list((into / "trust").iterdir())) == 1
 
 
 class TestLocal:
