@@ -16,6 +16,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from meshbuild.digests import CHUNK_SIZE_BYTES, Sha256
@@ -30,6 +31,7 @@ MAX_CONTENT_BYTES = 1 << 30  # Go 1.27 has 0.23 GB in 12,065 files
 MAX_MEMBERS = 50_000
 # What zipfile and tarfile raise for what they can't read; RuntimeError for an encrypted or otherwise compressed member.
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError)
+_FLUSHES_AT_ONCE = 16
 _COUNTED = re.compile(r"(?:bin|lib|pkg|src)/.+|VERSION|go\.env", re.DOTALL)
 _EXECUTABLE = re.compile(r"bin/[^/]+|pkg/tool/[^/]+/[^/]+")
 
@@ -96,6 +98,26 @@ def tree_digest(root: Path) -> Sha256:
         OSError: it can't be read.
     """
     return _digest_of({path: Sha256.of_file(root / path) for path in _walk(root, "")})
+
+
+def flush(root: Path) -> None:
+    """Wait until every file and folder of a tree is on the disk. Raises OSError.
+
+    Many at a time, so that the file system commits them together: 12,000 files take a second where one after the other takes
+    eight. sync() would wait for everybody else's files too, on every file system that is mounted.
+    """
+    paths = [path for folder, _, names in os.walk(root) for path in (folder, *(f"{folder}/{name}" for name in names))]
+    with ThreadPoolExecutor(_FLUSHES_AT_ONCE) as pool:
+        for _ in pool.map(_flush, paths):
+            pass  # an error is raised here
+
+
+def _flush(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _walk(root: Path, folder: str) -> Iterator[str]:

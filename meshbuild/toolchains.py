@@ -16,7 +16,7 @@ from meshbuild.errors import ToolchainMismatchError, ToolchainUnavailableError
 from meshbuild.paths import fsync_folder, local_errors, temp_beside
 from meshbuild.pins import ModuleSource, Pins, System, ToolchainPin, host_platform, parse_pins, read_pins
 from meshbuild.toolchain_sources import MODULE_PATH, download
-from meshbuild.toolchain_tree import tree_digest, unpack
+from meshbuild.toolchain_tree import flush, tree_digest, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -175,7 +175,7 @@ def _fetch(
         temp.mkdir()
         try:
             _fetch_from(source, pin, temp, environ, progress)
-            os.sync()  # all of it before its name: a power cut must not leave a whole folder of empty files
+            flush(temp / "tree")  # all of it before its name: a power cut must not leave a folder of empty files
             (temp / "tree").rename(root)
             fsync_folder(root.parent)
         except (ToolchainUnavailableError, ToolchainMismatchError) as error:
