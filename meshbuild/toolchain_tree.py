@@ -103,8 +103,8 @@ def tree_digest(root: Path) -> Sha256:
 def flush(root: Path) -> None:
     """Wait until every file and folder of a tree is on the disk. Raises OSError.
 
-    Many at a time, so that the file system commits them together: 12,000 files take a second, and eight one by one. sync()
-    would wait for everybody else's files too, on every file system that is mounted.
+    Many at a time, so that the file system commits them together: 12,000 files take a second, and eight one by one.
+    sync() would wait for everybody else's files too, on every file system that is mounted.
     """
     paths = [path for folder, _, names in os.walk(root) for path in (folder, *(f"{folder}/{name}" for name in names))]
     with ThreadPoolExecutor(_FLUSHES_AT_ONCE) as pool:
