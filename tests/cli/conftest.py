@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.system.conftest import PROJECT, Checkout, environment
+from tests.system.conftest import PROJECT, Checkout, copy_project, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +55,12 @@ def write_manifest(folder: Path, *artifacts: dict[str, object], **more: object) 
     """Write the tiny module's manifest."""
     manifest = {"module": "tiny", "version": "1", "slug": "tiny", "build": {"artifacts": list(artifacts)}, **more}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    """A fresh copy of this repository."""
+    return Checkout(copy_project(tmp_path / "checkout"), environment())
 
 
 @pytest.fixture

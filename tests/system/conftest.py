@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from meshbuild.toolchains import user_cache
+
 PROJECT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -55,6 +57,32 @@ def copy_project(folder: Path) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(PROJECT / name, folder / name)
     return folder
+
+
+def go_on_path(tmp_path: Path, kind: str) -> dict[str, str]:
+    """The environment of a machine without a Go (`none`), or whose Go notes its arguments and fails (`failing`)."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("git", "unshare", "setpriv", "sh", "env", "true"):
+        found = shutil.which(name)
+        assert found is not None, f"install {name}"
+        (tools / name).symlink_to(found)
+    if kind == "failing":
+        (tools / "go").write_text(f"#!/bin/sh\necho \"$@\" >> '{tmp_path}/calls'\nexit 1\n")
+        (tools / "go").chmod(0o755)
+    env = {name: value for name, value in environment().items() if not name.startswith("GO")}
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    compiled = user_cache(os.environ) / "go-build"
+    compiled.mkdir(parents=True, exist_ok=True)
+    (cache / "go-build").symlink_to(compiled)  # the toolchain is fetched anew, the standard library isn't compiled anew
+    return {**env, "PATH": f"{BIN}{os.pathsep}{tools}", "MESHBUILD_CACHE": str(cache)}
+
+
+def calls_of_go(tmp_path: Path) -> set[str]:
+    """What the failing go of `go_on_path` was asked."""
+    file = tmp_path / "calls"
+    return set(file.read_text().splitlines()) if file.exists() else set()
 
 
 @pytest.fixture

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import PROJECT, Checkout, environment
+from meshbuild.pins import host_platform, read_pins
+from meshbuild.toolchains import ensure_toolchain, user_cache
+from tests.system.conftest import PROJECT, Checkout, calls_of_go, environment, go_on_path
 
 pytestmark = pytest.mark.system
 
@@ -38,28 +41,24 @@ MANIFEST = {
 
 
 @pytest.fixture
-def age(tmp_path: Path) -> Checkout:
-    go = shutil.which("go", path=environment()["PATH"])
-    if go is None:
-        pytest.skip("a go on PATH downloads the source for this test")
-    found = subprocess.run(
-        [go, "mod", "download", "-json", f"{MODULE}@{VERSION}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def source(tmp_path: Path) -> Path:
+    """The program's source from the Go module proxy, writable, with a manifest beside it."""
+    pin = read_pins(PROJECT / "toolchains.toml").toolchain(None, host_platform())
+    toolchain = ensure_toolchain(pin, cache=user_cache(os.environ), environ=os.environ, report=print)
+    env = {**environment(), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOMODCACHE": str(tmp_path / "modules")}
+    words = [toolchain.go, "mod", "download", "-modcacherw", "-json", f"{MODULE}@{VERSION}"]
+    found = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     project = tmp_path / "age"
-    shutil.copytree(json.loads(found.stdout)["Dir"], project, copy_function=shutil.copyfile)
-    for folder in (project, *(entry for entry in project.rglob("*") if entry.is_dir())):
-        folder.chmod(0o755)  # the module cache is read-only
+    shutil.copytree(json.loads(found.stdout)["Dir"], project)
     (project / "manifest.json").write_text(json.dumps(MANIFEST))
     shutil.copyfile(PROJECT / "toolchains.toml", project / "toolchains.toml")
     (project / "dodo.py").write_text('"""Build tasks."""\nfrom meshbuild.tasks import *\n')
-    return Checkout(project, environment())
+    return project
 
 
-def test_it_builds_publishes_fetches_and_runs(age: Checkout) -> None:
+@pytest.mark.parametrize("go", ["any", "none", "failing"])
+def test_it_builds_publishes_fetches_and_runs(source: Path, tmp_path: Path, go: str) -> None:
+    age = Checkout(source, environment() if go == "any" else go_on_path(tmp_path, go))
     assert "built age:age:arch" in age.ok("doit", "build")
     assert "nothing to do: 2 up to date" in age.ok("doit", "build")
     age.ok("meshbuild", "store", "init")
@@ -72,3 +71,4 @@ def test_it_builds_publishes_fetches_and_runs(age: Checkout) -> None:
     key = age.folder / "key.txt"
     age.ok(str(programs["age-keygen"]), "-o", str(key))
     assert "AGE-SECRET-KEY-1" in key.read_text()
+    assert calls_of_go(tmp_path) <= {"env GOPROXY"}

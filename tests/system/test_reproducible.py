@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.system.conftest import Checkout, copy_project, environment
+from tests.system.conftest import Checkout, calls_of_go, copy_project, environment, go_on_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,20 +54,10 @@ def test_two_clones_under_different_conditions_give_equal_content(tmp_path: Path
 
 
 @pytest.mark.parametrize("go", ["none", "failing"])
-def test_the_go_on_path_never_matters(tmp_path: Path, go: str) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("git", "unshare", "sh", "env", "true"):
-        found = shutil.which(name)
-        assert found is not None
-        (tools / name).symlink_to(found)
-    if go == "failing":
-        (tools / "go").write_text(f"#!/bin/sh\necho \"$@\" >> '{tmp_path}/calls'\nexit 1\n")
-        (tools / "go").chmod(0o755)
-    env = environment()
-    env["PATH"] = f"{env['PATH'].split(':')[0]}:{tools}"
-    checkout = Checkout(copy_project(tmp_path / "checkout"), {k: v for k, v in env.items() if not k.startswith("GO")})
-    checkout.ok("doit", "build")
-    calls = (tmp_path / "calls").read_text().split("\n") if (tmp_path / "calls").exists() else []
-    assert set(calls) <= {"env GOPROXY", ""}
+def test_the_demo_works_whatever_go_is_on_path(tmp_path: Path, go: str) -> None:
+    checkout = Checkout(copy_project(tmp_path / "checkout"), go_on_path(tmp_path, go))
+    report = checkout.ok(sys.executable, "docs/demo.py")
+    assert "answered 200 ok" in report
     assert len(contents(checkout)) >= 5
+    assert calls_of_go(tmp_path) <= {"env GOPROXY"}
+    assert "nothing to do: 5 up to date" in checkout.ok("doit", "build")
