@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
-import tempfile
+import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from meshbuild import __version__, provenance, uptodate
 from meshbuild.build import BuildSite, build
@@ -24,7 +25,7 @@ from meshbuild.git import source_state
 from meshbuild.gosource import find_source
 from meshbuild.jsontext import canonical_json
 from meshbuild.manifest import read_manifests
-from meshbuild.paths import local_errors, remove_stale_temps
+from meshbuild.paths import local_errors
 from meshbuild.pins import host_platform, read_pins
 from meshbuild.plan import UNKNOWN_COMMIT, plan_build
 from meshbuild.project import ArtifactTask, manifest_files
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from meshbuild.settings import Settings
 
 BUILDER_ID = "https://meshbuild.dev/builder/local"
+
+# Two threads of `doit -n 2` make and announce one local key.
+_ONE_KEY = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,8 @@ def assemble(
         if record and uptodate.is_up_to_date(record, fingerprint=task.fingerprint, project=settings.project, files=now):
             return record  # another run built it while this one waited
         target = _find(read_targets(settings), task)
-        signer = builder_signer(settings, environ, report)
+        with _ONE_KEY:
+            signer = builder_signer(settings, environ, report)
         with _work_folder(settings) as work:
             record = _build_and_pack(
                 settings, task, target, signer=signer, work=work, memory=memory, environ=environ, report=report
@@ -426,16 +431,28 @@ def _find(targets: Sequence[Target], task: ArtifactTask) -> Target:
 
 @contextlib.contextmanager
 def _work_folder(settings: Settings) -> Iterator[Path]:
-    """A private folder below the project's state, gone afterwards; those of killed runs go after a day."""
+    """A private folder below the project's state, gone afterwards; those of killed runs, with free locks, go too."""
     root = settings.state / "work"
+    folder = root / secrets.token_hex(8)
+    lock = FileLock(folder.with_suffix(".lock"))
     with local_errors(f"write {root}"):
         root.mkdir(parents=True, exist_ok=True)
-        remove_stale_temps(root, older_than_s=86_400, now_s=time.time())
-        folder = Path(tempfile.mkdtemp(prefix=".build.meshbuild-tmp-", dir=root))
+        for file in root.glob("*.lock"):
+            _remove_if_abandoned(file)
+        lock.acquire()
+        folder.mkdir()
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+
+
+def _remove_if_abandoned(file: Path) -> None:
+    with contextlib.suppress(Timeout), FileLock(file, blocking=False):
+        shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+        file.unlink(missing_ok=True)
 
 
 def _ignore_state(settings: Settings) -> None:

@@ -49,7 +49,7 @@ def test_the_first_build_builds_everything_and_the_second_nothing(tiny: Checkout
 
 
 def test_the_first_build_makes_a_builder_key_and_says_so_once(tiny: Checkout) -> None:
-    first, second = tiny.run("doit", "build"), tiny.run("doit", "-a", "build")
+    first, second = tiny.run("doit", "-n", "2", "build"), tiny.run("doit", "-a", "build")
     assert first.stderr.count("making a local builder key") == 1
     assert "MESHBUILD_BUILDER_KEY" in first.stderr
     assert "builder key" not in second.stderr
@@ -252,6 +252,8 @@ def test_finished_work_is_remembered_when_the_run_is_killed(tiny: Checkout, how:
     assert not (tiny.folder / "dist/tiny.three-1-arch.tar.zst").exists()
     write_manifest(tiny.folder, artifact("two"))
     assert "nothing to do: 1 up to date" in tiny.ok("doit", "build")
+    tiny.ok("doit", "-a", "build")
+    assert not list((tiny.folder / ".meshbuild/work").iterdir()), "the killed run's folder is still there"
 
 
 def test_clean_removes_bundles_and_records(tiny: Checkout) -> None:
