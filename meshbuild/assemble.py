@@ -126,6 +126,7 @@ def assemble(
     settings: Settings,
     task: ArtifactTask,
     *,
+    seen: uptodate.Record | None,
     memory: uptodate.DigestMemory,
     environ: Mapping[str, str],
     report: Callable[[str], None],
@@ -137,6 +138,7 @@ def assemble(
     Args:
         settings: the project's settings.
         task: what to build.
+        seen: the record on which it was decided to build; another one means that another run has built since.
         memory: the run's memory of file digests.
         environ: the user's environment.
         report: takes a line for people about something slow or worth knowing.
@@ -150,9 +152,9 @@ def assemble(
         record_file.parent.mkdir(parents=True, exist_ok=True)
         _ignore_state(settings)
     with FileLock(record_file.with_suffix(".lock")):
-        record = uptodate.read_record(record_file)
-        now = uptodate.Snapshot(memory)
-        if record and uptodate.is_up_to_date(record, fingerprint=task.fingerprint, project=settings.project, files=now):
+        record, now = uptodate.read_record(record_file), uptodate.Snapshot(memory)
+        current = uptodate.is_up_to_date(record, fingerprint=task.fingerprint, project=settings.project, files=now)
+        if record and record != seen and current:
             return record  # another run built it while this one waited
         target = _find(read_targets(settings), task)
         with _ONE_KEY:

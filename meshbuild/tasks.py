@@ -85,6 +85,9 @@ class Reporter(ConsoleReporter):  # type: ignore[misc] # doit has no types
 # The errors of failed tasks by task name, on their way from the action to the reporter: doit passes on text only.
 _FAILED: dict[str, MeshbuildError] = {}
 
+# The records on which tasks of this run were decided, by task name.
+_SEEN: dict[str, uptodate.Record | None] = {}
+
 # The memory of digests that the tasks of this run use; saved once, at the run's end.
 _MEMORIES: list[uptodate.DigestMemory] = []
 
@@ -204,7 +207,7 @@ def _guarded(name: str, work: Callable[[], str]) -> dict[str, str] | TaskFailed:
 
 
 def _is_current(settings: Settings, task: ArtifactTask, files: uptodate.Snapshot, *_doit: object) -> bool:
-    record = uptodate.read_record(task.record_file(settings))
+    record = _SEEN[task.name] = uptodate.read_record(task.record_file(settings))
     try:
         return uptodate.is_up_to_date(record, fingerprint=task.fingerprint, project=settings.project, files=files)
     except OSError:
@@ -221,7 +224,8 @@ def _build(settings: Settings, task: ArtifactTask, files: uptodate.Snapshot) -> 
     from meshbuild.assemble import assemble  # noqa: PLC0415 - a no-op build must not import the stages
 
     began = time.monotonic()
-    record = assemble(settings, task, memory=files.memory, environ=os.environ, report=_report)
+    seen = _SEEN.get(task.name)
+    record = assemble(settings, task, seen=seen, memory=files.memory, environ=os.environ, report=_report)
     return (
         f"built {task.name}: {record.bundle}, {record.size_bytes / 1e6:.1f} MB, content {record.content_sha256[:12]}, "
         f"{time.monotonic() - began:.1f} s"
