@@ -8,7 +8,6 @@ import secrets
 import shutil
 import threading
 import time
-import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from meshbuild import __version__, provenance, uptodate
+from meshbuild import __version__, uptodate
+from meshbuild.attest import attestor
 from meshbuild.build import BuildSite, build
 from meshbuild.bundle import BundleIdentity, PackInput, write_bundle
 from meshbuild.digests import Sha256
@@ -29,7 +29,7 @@ from meshbuild.paths import local_errors
 from meshbuild.pins import host_platform, read_pins
 from meshbuild.plan import UNKNOWN_COMMIT, plan_build
 from meshbuild.project import ArtifactTask, manifest_files
-from meshbuild.signing import SLSA_PROVENANCE, generate_key, load_signer, sign_statement
+from meshbuild.signing import generate_key, load_signer
 from meshbuild.toolchains import ensure_toolchain, user_cache
 
 if TYPE_CHECKING:
@@ -37,14 +37,11 @@ if TYPE_CHECKING:
 
     from securesystemslib.signer import Signer
 
-    from meshbuild.build import BuildResult, Package
-    from meshbuild.bundle import Listing
+    from meshbuild.build import Package
     from meshbuild.manifest import Artifact, Manifest
     from meshbuild.pins import Pins
     from meshbuild.plan import BuildPlan
     from meshbuild.settings import Settings
-
-BUILDER_ID = "https://meshbuild.dev/builder/local"
 
 # Two threads of `doit -n 2` make and announce one local key.
 _ONE_KEY = threading.Lock()
@@ -274,7 +271,9 @@ def _build_and_pack(
         settings.dist / task.file_name,
         BundleIdentity(task.module, task.artifact, task.version, task.system, target.artifact.binary),
         [PackInput(target.artifact.binary, result.binary, 0o755), *files],
-        attest=_attestor(target, plan, result, signer=signer, began=began, environ=environ),
+        attest=attestor(
+            target.manifest_dir, target.artifact, plan, result, signer=signer, began=began, environ=environ
+        ),
         level=settings.compression_level,
     )
     return uptodate.Record(
@@ -299,78 +298,6 @@ def _check_unchanged(
             f"{task.name}: its source changed while it was being built: {', '.join(changed) or 'see the newest files'}",
             hint="Nothing was recorded; build again when the files are at rest.",
         )
-
-
-def _attestor(
-    target: Target, plan: BuildPlan, result: BuildResult, *, signer: Signer, began: datetime, environ: Mapping[str, str]
-) -> Callable[[Listing, Sha256], list[bytes]]:
-    """What is said of the bundle, as signed statements, once its content is known."""
-    artifact = target.artifact
-    info = provenance.with_go_sums(provenance.parse_build_info(result.build_info), _go_sums(target, plan))
-    facts = provenance.BuildFacts(
-        module=plan.module,
-        artifact=plan.artifact,
-        version=plan.version,
-        system=plan.system,
-        source=provenance.GitSource(*source_state(str(target.manifest_dir), environ)),
-        go_module=plan.source.module_path,
-        package=plan.source.package,
-        toolchain_version=plan.toolchain_version,
-        toolchain_platform=plan.toolchain_platform,
-        toolchain_tree=plan.toolchain_tree,
-        argv=plan.argv,
-        env=dict(plan.env),
-        isolation=result.isolation,
-        go_modules=info.modules,
-        tags=artifact.tags,
-        strip=artifact.strip,
-        vcs=artifact.vcs,
-        stamp=artifact.stamp,
-    )
-
-    def attest(listing: Listing, content: Sha256) -> list[bytes]:
-        files = {file.path: file.sha256 for file in listing.files}
-        run = provenance.RunDetails(
-            builder_id=BUILDER_ID,
-            meshbuild_version=__version__,
-            invocation_id=str(uuid.uuid4()),
-            started_on=_rfc3339(began),
-            finished_on=_rfc3339(datetime.now(UTC)),
-        )
-        bill = provenance.cyclonedx_sbom(
-            info,
-            module=plan.module,
-            artifact=plan.artifact,
-            version=plan.version,
-            binary_sha256=files[plan.binary],
-        )
-        said = {
-            SLSA_PROVENANCE: provenance.slsa_provenance(facts, run),
-            provenance.CYCLONEDX_BOM: bill,
-        }
-        name = f"{plan.module}.{plan.artifact}-{plan.version}-{plan.system}.tar"
-        return [
-            canonical_json(
-                sign_statement(
-                    provenance.statement(kind, predicate, name=name, content_sha256=content, files=files), signer
-                )
-            )
-            for kind, predicate in said.items()
-        ]
-
-    return attest
-
-
-def _go_sums(target: Target, plan: BuildPlan) -> list[str]:
-    folder = target.manifest_dir / plan.source.module_dir
-    files = [folder / "go.sum"]
-    if plan.source.workspace:
-        files.append((folder / plan.source.workspace).with_name("go.work.sum"))
-    return [file.read_text(errors="replace") for file in files if file.is_file()]
-
-
-def _rfc3339(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _inputs(settings: Settings, target: Target, plan: BuildPlan, packages: Sequence[Package]) -> list[str]:
@@ -434,7 +361,7 @@ def _find(targets: Sequence[Target], task: ArtifactTask) -> Target:
 @contextlib.contextmanager
 def _work_folder(settings: Settings) -> Iterator[Path]:
     """A private folder below the project's state, gone afterwards; those of killed runs, with free locks, go too."""
-    root = settings.state / "work"
+    root = settings.state / "scratch"
     folder = root / secrets.token_hex(8)
     lock = FileLock(folder.with_suffix(".lock"))
     with local_errors(f"write {root}"):

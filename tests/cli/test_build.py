@@ -253,7 +253,7 @@ def test_finished_work_is_remembered_when_the_run_is_killed(tiny: Checkout, how:
     write_manifest(tiny.folder, artifact("two"))
     assert "nothing to do: 1 up to date" in tiny.ok("doit", "build")
     tiny.ok("doit", "-a", "build")
-    left = sorted((tiny.folder / ".meshbuild/work").iterdir())
+    left = sorted((tiny.folder / ".meshbuild/scratch").iterdir())
     assert not left, "the killed run's folder is still there"
 
 
@@ -276,7 +276,7 @@ def refused(checkout: Checkout, code: int, *words: str) -> str:
     assert done.returncode == code, done.stderr + done.stdout
     assert "Traceback" not in done.stderr + done.stdout
     assert not list((checkout.folder / "dist").glob("*")) if (checkout.folder / "dist").exists() else True
-    assert not list((checkout.folder / ".meshbuild").glob("work/*"))
+    assert not list((checkout.folder / ".meshbuild").glob("scratch/*"))
     return done.stderr
 
 
@@ -356,7 +356,7 @@ def test_inputs_that_change_during_the_build_are_noticed(tiny: Checkout) -> None
     (tiny.folder / "cmd/two/http.go").write_text(SLOW.replace("func main()", "func init()"))
     time.sleep(0.1)
     run = subprocess.Popen(["doit", "build", "two"], cwd=tiny.folder, env=tiny.env, stderr=subprocess.PIPE, text=True)
-    while run.poll() is None and not list(tiny.folder.glob(".meshbuild/work/*/tmp/go-build*")):
+    while run.poll() is None and not list(tiny.folder.glob(".meshbuild/scratch/*/tmp/go-build*")):
         time.sleep(0.02)
     time.sleep(0.3)
     edit(tiny.folder / "cmd/two/main.go", "two", "TWO")
