@@ -47,10 +47,12 @@ __all__ = [
 ]
 
 MAX_CONTENT_BYTES = 16 << 30
-# 2^26 with two threads stays under 200 MiB and gives 2 % more than 2^27 does; the bytes are the same for any number of
-# threads but 0, so the number is fixed only for the sake of memory.
+# Measured on 1 GiB of programs, level 9: this window gives 1 % more than 2^27 at 60 MiB less, and is as quick. Jobs of
+# 4 MiB keep what doesn't compress, the worst for memory, at 163 MiB where zstd's own 8 MiB take 204. The bytes are the
+# same for any number of threads but 0: that number is fixed for the sake of memory alone.
 _WINDOW_LOG = 26
 _THREADS = 2
+_JOB_BYTES = 4 << 20
 _MIN_WINDOW_LOG = 10
 
 # A DSSE envelope in canonical JSON of printable ASCII, as a pattern of bytes: nothing hostile gets parsed to objects,
@@ -187,6 +189,7 @@ def _write_frame(blob: HashingWriter, listing: Listing, sources: Mapping[str, Pa
         window_log=min(_WINDOW_LOG, max(_MIN_WINDOW_LOG, size.bit_length())),
         enable_ldm=True,
         threads=_THREADS,
+        job_size=_JOB_BYTES,
         write_checksum=True,
         write_content_size=True,
     )
@@ -273,7 +276,7 @@ def _open_content(file: BinaryIO, frames: Frames) -> Iterator[ContentReader]:
     source = decompressor.stream_reader(
         cast("IO[bytes]", _Part(file, frames.frame_size)), read_across_frames=False, closefd=False
     )
-    with ThreadPoolExecutor(1, "unzstd") as pool:
+    with ThreadPoolExecutor(2) as pool:
         yield ContentReader(source.read, frames.content_size, pool)
 
 

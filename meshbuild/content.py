@@ -20,7 +20,7 @@ from meshbuild.tarformat import BLOCK, END, describe_header, entry_header, heade
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
     from io import FileIO
 
     from meshbuild.unpack import NewFolder
@@ -150,8 +150,8 @@ def _unexpected(found: bytes, entry: FileEntry, listing: Listing) -> str:
 class ContentReader:
     """A tar as it is decompressed: hashed, and never more of it than the frame declares.
 
-    The next chunk is decompressed in a thread while this one is hashed and written: zstd and hashlib let go of the GIL.
-    Whoever gives the executor, of one thread, shuts it down.
+    While one chunk is taken apart and written, the next is decompressed and this one hashed, each in a thread of the
+    executor, which needs two: zstd and hashlib let go of the GIL. Whoever gives the executor shuts it down.
 
     Raises, from every method that reads:
         BundleFormatError: the frame doesn't decompress, or ends too early or too late.
@@ -162,10 +162,12 @@ class ContentReader:
         self._hash = hashlib.sha256()
         self._chunk = memoryview(b"")
         self._next = pool.submit(read, CHUNK_SIZE_BYTES)
+        self._hashed: Future[None] = pool.submit(self._hash.update, b"")
 
     @property
     def sha256(self) -> Sha256:
         """The digest of all that was decompressed so far."""
+        self._hashed.result()
         return Sha256(self._hash.hexdigest())
 
     def pieces(self, size: int, what: str) -> Iterator[memoryview]:
@@ -199,7 +201,8 @@ class ContentReader:
         if self._left < 0:
             raise BundleFormatError("its content is larger than its zstd frame declares")
         self._next = self._pool.submit(self._read, CHUNK_SIZE_BYTES)
-        self._hash.update(data)
+        self._hashed.result()
+        self._hashed = self._pool.submit(self._hash.update, data)
         self._chunk = memoryview(data)
 
 

@@ -7,6 +7,7 @@ import resource
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -416,6 +417,36 @@ def test_all_that_is_extracted_is_fsynced(tmp_path: Path, monkeypatch: pytest.Mo
     out = tmp_path / "out"
     read_bundle(tmp_path / "b.tar.zst", into=out)
     assert synced == {out, *out.rglob("*")}
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+from meshbuild.bundle import BundleIdentity, PackInput, read_bundle, write_bundle
+folder, line = Path(sys.argv[1]), sys.argv[2].encode()
+inputs = [PackInput("tool", folder / "program", 0o755)]
+write_bundle(folder / "b.zst", BundleIdentity("a", "b", "c", "d", "tool"), inputs, attest=lambda *_: [line])
+read_bundle(folder / "b.zst", into=folder / "out")
+# Not ru_maxrss: that starts with what the parent had.
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:")))
+"""
+
+
+def test_memory_does_not_grow_with_the_payload(tmp_path: Path) -> None:
+    # Twice and four times the window, of bytes that repeat only at a distance.
+    piece = hashlib.shake_256(b"").digest(4 << 20)
+    peaks_mib = []
+    for count in (32, 64):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        with (folder / "program").open("wb") as file:
+            for number in range(count):
+                file.write(piece[number << 16 :] + piece[: number << 16])
+        command = [sys.executable, "-c", MEMORY, folder, LINE]
+        peaks_mib.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) >> 10)
+        shutil.rmtree(folder)
+    assert max(peaks_mib) < 200
+    assert peaks_mib[1] < peaks_mib[0] + 10
 
 
 # An extracted folder
