@@ -1,2 +1,2 @@
-"""The build tasks of this repository's modules: `doit list` shows them."""
+# The build tasks of this repository's modules: `doit list --all` shows them.
 from meshbuild.tasks import *  # noqa: F403
