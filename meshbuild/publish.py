@@ -28,6 +28,7 @@ from tuf.api.metadata import (
 
 from meshbuild.digests import CHUNK_SIZE_BYTES, HashingReader, Sha256
 from meshbuild.errors import (
+    ManifestError,
     NoSuchReleaseError,
     ObjectCorruptError,
     ObjectMissingError,
@@ -38,6 +39,8 @@ from meshbuild.errors import (
     TrustError,
     UntrustedBuilderError,
 )
+from meshbuild.jsontext import canonical_json
+from meshbuild.manifest import parse_manifest
 from meshbuild.release import (
     MAX_DOCUMENT_BYTES,
     POLICY_NAME,
@@ -199,7 +202,12 @@ def publish(
     for _ in range(_MAX_TRIES):
         state = load_state(store, root=root, modules=[module])
         admission = None
-        if role_of(module) not in _delegated(state.targets) and keys.targets is not None:
+        if role_of(module) not in _delegated(state.targets):
+            if keys.targets is None:
+                raise PolicyError(
+                    f"{store.address} has not admitted the module {module!r}",
+                    hint="Whoever holds the store's targets key admits a module with its first push.",
+                )
             admission = admit(
                 store,
                 state,
@@ -382,6 +390,10 @@ def check_release(store: WritableStore, policy: PolicyDocument, release: Release
         ObjectMissingError, ObjectCorruptError: a statements object isn't what the release says.
     """
     entry = policy.entry(release.module)
+    try:
+        parse_manifest(canonical_json(release.manifest), where=f"the manifest of {release.target_name}")
+    except ManifestError as error:
+        raise PolicyError(f"{store.address}: refused: {error}") from error
     policy.check_claims(release.module, release.manifest)
     for each in release.artifacts:
         statements = read_object(store, each.statements_sha256, each.statements_size_bytes)
