@@ -276,8 +276,8 @@ def _open_content(file: BinaryIO, frames: Frames) -> Iterator[ContentReader]:
     source = decompressor.stream_reader(
         cast("IO[bytes]", _Part(file, frames.frame_size)), read_across_frames=False, closefd=False
     )
-    with ThreadPoolExecutor(2) as pool:
-        yield ContentReader(source.read, frames.content_size, pool)
+    with ThreadPoolExecutor(1) as unzstd, ThreadPoolExecutor(1) as hasher:
+        yield ContentReader(source.readinto, frames.content_size, unzstd=unzstd, hasher=hasher)
 
 
 @contextlib.contextmanager
