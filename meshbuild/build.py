@@ -138,6 +138,10 @@ def build(
     with local_errors(f"prepare the build folder {site.work}"):
         for name in ("out", "home", "tmp"):
             (site.work / name).mkdir(parents=True, exist_ok=True)
+        # Without this the go command leaves a process behind that counts what it did (https://go.dev/doc/telemetry).
+        telemetry = site.work / "home" / ".config" / "go" / "telemetry"
+        telemetry.mkdir(parents=True, exist_ok=True)
+        (telemetry / "mode").write_text("off")
         if plan.vcs:
             env["PATH"] += os.pathsep + _git_only_folder(site.work, environ)
     packages = _list_packages(plan, folders, env, environ)
