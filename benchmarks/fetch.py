@@ -23,7 +23,8 @@ from securesystemslib.signer import CryptoSigner
 from meshbuild.bundle import PackInput, write_bundle
 from meshbuild.jsontext import canonical_json
 from meshbuild.listing import BundleIdentity
-from meshbuild.publish import BundleFile, StoreKeys, init_store, publish
+from meshbuild.publish import BundleFile, publish
+from meshbuild.repository import StoreKeys, init_store
 from meshbuild.signing import SLSA_PROVENANCE, STATEMENT_TYPE, sign_statement
 from meshbuild.stores.directory import DirectoryStore
 

@@ -12,7 +12,8 @@ from meshbuild.bundle import read_bundle
 from meshbuild.errors import NoSuchArtifactError, NotBuiltError, SettingsError, StoreError
 from meshbuild.paths import local_errors, write_atomically
 from meshbuild.project import load_tasks
-from meshbuild.publish import BundleFile, StoreKeys, init_store, publish
+from meshbuild.publish import BundleFile, publish
+from meshbuild.repository import StoreKeys, init_store
 from meshbuild.signing import generate_key, load_public_key, load_signer
 from meshbuild.stores import open_store
 

@@ -1,4 +1,4 @@
-"""Publishing: making a store, proposing a release, sealing proposals into the store's next state.
+"""Publishing: proposing a release, and sealing proposals into the store's next state.
 
 Propose needs the module's key and seal the online ones; where nobody distrusts anybody one process does both.
 Everything but timestamp.json is only ever created; a number that is taken is skipped. So a killed publisher leaves the
@@ -10,53 +10,61 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import (
     DelegatedRole,
-    Delegations,
     Metadata,
     MetaFile,
-    Root,
     Snapshot,
-    TargetFile,
     Targets,
-    Timestamp,
 )
 
-from meshbuild.digests import CHUNK_SIZE_BYTES, HashingReader, Sha256
+from meshbuild.digests import Sha256
 from meshbuild.errors import (
     ManifestError,
-    NoSuchReleaseError,
-    ObjectCorruptError,
-    ObjectMissingError,
     PolicyError,
     ReleaseError,
     StoreBusyError,
-    StoreError,
     TrustError,
     UntrustedBuilderError,
 )
 from meshbuild.jsontext import canonical_json
 from meshbuild.manifest import parse_manifest
 from meshbuild.release import (
-    MAX_DOCUMENT_BYTES,
     POLICY_NAME,
     ChannelDocument,
     PolicyDocument,
     ReleasedArtifact,
     ReleaseDocument,
-    channel_target,
     mesh_claims,
-    object_key,
+)
+from meshbuild.repository import (
+    SNAPSHOT_DAYS,
+    TARGETS_DAYS,
+    TIMESTAMP_DAYS,
+    StoreKeys,
+    after_days,
+    channels,
+    create_numbered,
+    delegated_roles,
+    put_document,
+    put_object,
+    read_channel,
+    read_document,
+    read_object,
+    read_policy,
+    read_release,
+    sequences,
+    sign_metadata,
 )
 from meshbuild.signing import public_pem, read_statements_unverified, verify_statements
-from meshbuild.trust import MAX_METADATA_BYTES, TIMESTAMP_KEY, StoreState, load_state, role_of, target_key
+from meshbuild.trust import MAX_METADATA_BYTES, TIMESTAMP_KEY, StoreState, load_state, role_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
 
     from securesystemslib.signer import Key, Signer
@@ -64,23 +72,8 @@ if TYPE_CHECKING:
     from meshbuild.bundle import BundleInfo
     from meshbuild.stores import ReadableStore, WritableStore
 
-TIMESTAMP_DAYS = 45
-SNAPSHOT_DAYS = 90
-ROOT_DAYS = 2 * 365
-TARGETS_DAYS = 5 * 365
 RELEASES_KEPT = 50
 _MAX_TRIES = 50
-_MAX_SKIPS = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreKeys:
-    """The signers of a store's top-level roles. `root` is needed to make a store only, `targets` to admit modules."""
-
-    root: Signer | None = None
-    targets: Signer | None = None
-    snapshot: Signer
-    timestamp: Signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,38 +126,6 @@ class Published:
         return f"{what} {self.module}, release {self.sequence} on {self.channel}"
 
 
-def init_store(store: WritableStore, keys: StoreKeys, *, now: datetime) -> bytes:
-    """Make an empty store: root, targets with an empty policy, snapshot, timestamp.
-
-    A place where this was killed before is finished with the same keys.
-
-    Returns:
-        The root of trust, root.json's bytes, which hosts are to be given.
-
-    Raises:
-        StoreError: there is a store already, or something else that was begun with other keys.
-    """
-    if keys.root is None or keys.targets is None:
-        raise ValueError("making a store needs the root and targets keys")
-    try:
-        store.read(TIMESTAMP_KEY, limit_bytes=MAX_METADATA_BYTES)
-    except ObjectMissingError:
-        pass
-    else:
-        raise StoreError(f"{store.address} is a store already", hint="Push to it, or name another folder.")
-    root_bytes = _init_root(store, keys, now)
-    policy = PolicyDocument()
-    targets = Targets(expires=_days(now, TARGETS_DAYS), delegations=Delegations(keys={}, roles={}))
-    _put_document(store, targets, POLICY_NAME, policy.to_bytes())
-    meta = _create_numbered(store, Targets.type, targets, keys.targets)
-    snapshot = Snapshot(version=1, expires=_days(now, SNAPSHOT_DAYS), meta={"targets.json": meta})
-    snapshot_meta = _create_numbered(store, Snapshot.type, snapshot, keys.snapshot)
-    timestamp = Timestamp(version=1, expires=_days(now, TIMESTAMP_DAYS), snapshot_meta=snapshot_meta)
-    if not store.swap(TIMESTAMP_KEY, _signed(timestamp, keys.timestamp), expected=None):
-        raise StoreError(f"{store.address} was made a store by somebody else just now")
-    return root_bytes
-
-
 def publish(
     store: WritableStore,
     *,
@@ -202,7 +163,7 @@ def publish(
     for _ in range(_MAX_TRIES):
         state = load_state(store, root=root, modules=[module])
         admission = None
-        if role_of(module) not in _delegated(state.targets):
+        if role_of(module) not in delegated_roles(state.targets):
             if keys.targets is None:
                 raise PolicyError(
                     f"{store.address} has not admitted the module {module!r}",
@@ -267,9 +228,9 @@ def admit(
     targets.delegations.roles[role] = DelegatedRole(role, [], 1, terminating=True, paths=[f"{module}/*"])
     targets.add_key(publisher, role)
     policy = read_policy(store, state.targets).granting(module, builder, public_pem(builder), mesh_claims(manifest))
-    _put_document(store, targets, POLICY_NAME, policy.to_bytes())
+    put_document(store, targets, POLICY_NAME, policy.to_bytes())
     targets.version += 1
-    return Admission(targets, _create_numbered(store, Targets.type, targets, signer), policy)
+    return Admission(targets, create_numbered(store, Targets.type, targets, signer), policy)
 
 
 def propose(
@@ -293,12 +254,12 @@ def propose(
     known = state.roles.get(role_name)
     role = copy.deepcopy(known) if known else Targets()
     for bundle in bundles:
-        _put_object(store, bundle.info.blob_sha256, bundle.path)
-        _put_object(store, Sha256.of(bundle.info.statements), bundle.info.statements)
+        put_object(store, bundle.info.blob_sha256, bundle.path)
+        put_object(store, Sha256.of(bundle.info.statements), bundle.info.statements)
     release = ReleaseDocument(
         module=module,
         version=manifest["version"],
-        sequence=max([0, *_sequences(role)]) + 1,
+        sequence=max([0, *sequences(role)]) + 1,
         manifest=dict(manifest),
         artifacts=artifacts,
     )
@@ -310,11 +271,11 @@ def propose(
         release_sha256=release.sha256,
     )
     for document in (release, pointer):
-        _put_document(store, role, document.target_name, document.to_bytes())
+        put_document(store, role, document.target_name, document.to_bytes())
     _drop_old_releases(store, role, module)
     role.version += 1 if known else 0
-    role.expires = _days(now, TARGETS_DAYS)
-    meta = _create_numbered(store, role_name, role, signer)
+    role.expires = after_days(now, TARGETS_DAYS)
+    meta = create_numbered(store, role_name, role, signer)
     return Proposal(role_name, role.version, meta, release)
 
 
@@ -345,41 +306,12 @@ def seal(
     if admission:
         snapshot.meta["targets.json"] = admission.meta
     snapshot.version += 1
-    snapshot.expires = _days(now, SNAPSHOT_DAYS)
+    snapshot.expires = after_days(now, SNAPSHOT_DAYS)
     timestamp = copy.deepcopy(state.timestamp)
-    timestamp.snapshot_meta = _create_numbered(store, Snapshot.type, snapshot, keys.snapshot)
+    timestamp.snapshot_meta = create_numbered(store, Snapshot.type, snapshot, keys.snapshot)
     timestamp.version += 1
-    timestamp.expires = _days(now, TIMESTAMP_DAYS)
-    return store.swap(TIMESTAMP_KEY, _signed(timestamp, keys.timestamp), expected=state.timestamp_bytes)
-
-
-def module_releases(
-    store: ReadableStore, state: StoreState, module: str
-) -> list[tuple[ReleaseDocument, tuple[ChannelDocument, ...]]]:
-    """A module's releases that its role still names, newest first, each with the channels that point at it.
-
-    Raises:
-        NoSuchReleaseError: the store doesn't know the module.
-    """
-    role = state.roles.get(role_of(module))
-    if role is None:
-        known = ", ".join(sorted(name.removeprefix("m.") for name in _delegated(state.targets))) or "none"
-        raise NoSuchReleaseError(f"{store.address} has no module {module!r}; it has {known}")
-    pointers = [pointer for name in _channels(role) if (pointer := _read_channel(store, role, module, name))]
-    releases = [_read_release(store, role, module, sequence) for sequence in reversed(_sequences(role))]
-    return [
-        (release, tuple(pointer for pointer in pointers if pointer.release_sequence == release.sequence))
-        for release in releases
-        if release is not None
-    ]
-
-
-def read_policy(store: WritableStore, targets: Targets) -> PolicyDocument:
-    """The policy that a store's targets name. Raises TrustError, ReleaseError."""
-    data = _read_document(store, targets, POLICY_NAME)
-    if data is None:
-        raise PolicyError(f"{store.address} has no policy: it trusts nobody")
-    return PolicyDocument.parse(data, where=POLICY_NAME)
+    timestamp.expires = after_days(now, TIMESTAMP_DAYS)
+    return store.swap(TIMESTAMP_KEY, sign_metadata(timestamp, keys.timestamp), expected=state.timestamp_bytes)
 
 
 def check_release(store: WritableStore, policy: PolicyDocument, release: ReleaseDocument) -> None:
@@ -412,14 +344,6 @@ def check_release(store: WritableStore, policy: PolicyDocument, release: Release
             raise UntrustedBuilderError(f"{where}: the store's policy refuses: {error}", hint=error.hint) from error
 
 
-def read_object(store: ReadableStore, digest: Sha256, size_bytes: int) -> bytes:
-    """A small object of a store. Raises ObjectMissingError, or ObjectCorruptError when it isn't what its name says."""
-    data = store.read(object_key(digest), limit_bytes=size_bytes)
-    if Sha256.of(data) != digest:
-        raise ObjectCorruptError(f"{store.address}: {object_key(digest)} is not what its name says")
-    return data
-
-
 def _check_proposal(
     store: WritableStore, state: StoreState, targets: Targets, policy: PolicyDocument, proposal: Proposal
 ) -> None:
@@ -442,10 +366,10 @@ def _check_proposal(
 
 
 def _check_document(store: WritableStore, policy: PolicyDocument, role: Targets, module: str, name: str) -> None:
-    data = _read_document(store, role, name) or b""
+    data = read_document(store, role, name) or b""
     if name.startswith(f"{module}/channel."):
         pointer = ChannelDocument.parse(data, where=name)
-        release = _read_release(store, role, module, pointer.release_sequence)
+        release = read_release(store, role, module, pointer.release_sequence)
         if pointer.target_name != name or release is None or release.sha256 != pointer.release_sha256:
             raise ReleaseError(f"{name} points at release {pointer.release_sequence}, which its role doesn't hold")
     else:
@@ -453,76 +377,6 @@ def _check_document(store: WritableStore, policy: PolicyDocument, role: Targets,
         if release.target_name != name:
             raise ReleaseError(f"{name} holds a document for {release.target_name}")
         check_release(store, policy, release)
-
-
-def _init_root(store: WritableStore, keys: StoreKeys, now: datetime) -> bytes:
-    assert keys.root is not None  # noqa: S101 - init_store has checked
-    assert keys.targets is not None  # noqa: S101
-    root = Root(version=1, expires=_days(now, ROOT_DAYS), consistent_snapshot=True)
-    signers = {"root": keys.root, "targets": keys.targets, "snapshot": keys.snapshot, "timestamp": keys.timestamp}
-    for role, signer in signers.items():
-        root.add_key(signer.public_key, role)
-    data = _signed(root, keys.root)
-    if store.create("metadata/1.root.json", data):
-        return data
-    found = store.read("metadata/1.root.json", limit_bytes=MAX_METADATA_BYTES)
-    try:
-        begun: Metadata[Root] = Metadata.from_bytes(found)
-        same = begun.signed.keys == root.keys and begun.signed.roles == root.roles
-        begun.signed.verify_delegate(Root.type, begun.signed_bytes, begun.signatures)
-    except (RepositoryError, ValueError):
-        same = False
-    if not same:
-        raise StoreError(
-            f"{store.address} was begun as a store with other keys", hint="Use those keys, or another folder."
-        )
-    return found
-
-
-def _signed(signed: Root | Targets | Snapshot | Timestamp, signer: Signer) -> bytes:
-    metadata: Metadata[Any] = Metadata(signed)
-    metadata.sign(signer)
-    return metadata.to_bytes()
-
-
-def _create_numbered(store: WritableStore, role: str, signed: Targets | Snapshot, signer: Signer) -> MetaFile:
-    """Create a role's metadata under its version, or the first later one that is free."""
-    for _ in range(_MAX_SKIPS):
-        data = _signed(signed, signer)
-        if store.create(f"metadata/{signed.version}.{role}.json", data):
-            return MetaFile(signed.version, len(data), {"sha256": Sha256.of(data)})
-        signed.version += 1
-    raise StoreBusyError(f"{store.address}: {_MAX_SKIPS} versions of {role} in a row are taken")
-
-
-def _put_document(store: WritableStore, role: Targets, name: str, data: bytes) -> None:
-    digest = Sha256.of(data)
-    store.create(target_key(name, digest), data)
-    role.targets[name] = TargetFile(len(data), {"sha256": digest}, name)
-
-
-def _read_document(store: ReadableStore, role: Targets, name: str) -> bytes | None:
-    target = role.targets.get(name)
-    if target is None:
-        return None
-    data = store.read(target_key(name, target.hashes["sha256"]), limit_bytes=min(target.length, MAX_DOCUMENT_BYTES))
-    try:
-        target.verify_length_and_hashes(data)
-    except RepositoryError as error:
-        raise ObjectCorruptError(f"{store.address}: the document {name} is not what its metadata says") from error
-    return data
-
-
-def _put_object(store: WritableStore, digest: Sha256, source: Path | bytes) -> None:
-    key = object_key(digest)
-    if store.create(key, source):
-        return
-    with store.open(key) as file:
-        found = HashingReader(file)
-        while found.read(CHUNK_SIZE_BYTES):
-            pass
-    if found.sha256 != digest:
-        store.replace(key, source)
 
 
 def _released(bundle: BundleFile) -> ReleasedArtifact:
@@ -542,47 +396,18 @@ def _released(bundle: BundleFile) -> ReleasedArtifact:
 
 def _current_release(store: WritableStore, state: StoreState, module: str, channel: str) -> ReleaseDocument | None:
     role = state.roles.get(role_of(module))
-    pointer = None if role is None else _read_channel(store, role, module, channel)
-    return None if role is None or pointer is None else _read_release(store, role, module, pointer.release_sequence)
-
-
-def _read_channel(store: ReadableStore, role: Targets, module: str, channel: str) -> ChannelDocument | None:
-    name = channel_target(module, channel)
-    data = _read_document(store, role, name)
-    return None if data is None else ChannelDocument.parse(data, where=name)
-
-
-def _read_release(store: ReadableStore, role: Targets, module: str, sequence: int) -> ReleaseDocument | None:
-    name = f"{module}/release.{sequence}.json"
-    data = _read_document(store, role, name)
-    return None if data is None else ReleaseDocument.parse(data, where=name)
+    pointer = None if role is None else read_channel(store, role, module, channel)
+    return None if role is None or pointer is None else read_release(store, role, module, pointer.release_sequence)
 
 
 def _serial(store: ReadableStore, role: Targets, module: str, channel: str) -> int:
-    pointer = _read_channel(store, role, module, channel)
+    pointer = read_channel(store, role, module, channel)
     return 0 if pointer is None else pointer.serial
-
-
-def _sequences(role: Targets) -> list[int]:
-    numbers = (name.rpartition("/release.")[2].removesuffix(".json") for name in role.targets)
-    return sorted(int(number) for number in numbers if number.isdecimal())
-
-
-def _channels(role: Targets) -> list[str]:
-    return sorted(name.rpartition("/channel.")[2].removesuffix(".json") for name in role.targets if "/channel." in name)
 
 
 def _drop_old_releases(store: ReadableStore, role: Targets, module: str) -> None:
     """Leave away all but the newest releases and those that channels point at; nothing is deleted from the store."""
-    pointers = (_read_channel(store, role, module, channel) for channel in _channels(role))
-    kept = {*_sequences(role)[-RELEASES_KEPT:], *(pointer.release_sequence for pointer in pointers if pointer)}
-    for sequence in set(_sequences(role)) - kept:
+    pointers = (read_channel(store, role, module, channel) for channel in channels(role))
+    kept = {*sequences(role)[-RELEASES_KEPT:], *(pointer.release_sequence for pointer in pointers if pointer)}
+    for sequence in set(sequences(role)) - kept:
         del role.targets[f"{module}/release.{sequence}.json"]
-
-
-def _delegated(targets: Targets) -> Mapping[str, DelegatedRole]:
-    return (targets.delegations.roles if targets.delegations else None) or {}
-
-
-def _days(now: datetime, days: int) -> datetime:
-    return (now + timedelta(days=days)).replace(microsecond=0)

@@ -14,7 +14,8 @@ from meshbuild.bundle import PackInput, write_bundle
 from meshbuild.digests import Sha256
 from meshbuild.jsontext import canonical_json
 from meshbuild.listing import BundleIdentity
-from meshbuild.publish import BundleFile, StoreKeys, _signed, init_store, publish
+from meshbuild.publish import BundleFile, publish
+from meshbuild.repository import StoreKeys, init_store, sign_metadata
 from meshbuild.signing import SLSA_PROVENANCE, STATEMENT_TYPE, sign_statement
 from meshbuild.stores.directory import DirectoryStore
 from meshbuild.trust import TIMESTAMP_KEY, load_state, role_of, target_key
@@ -142,13 +143,15 @@ class Scene:
             role.version += 1
             assert signer is not None
             snapshot.meta[f"{name}.json"] = self._create(
-                f"{role.version}.{name}.json", _signed(role, signer), role.version
+                f"{role.version}.{name}.json", sign_metadata(role, signer), role.version
             )
         snapshot.version += 1
-        data = _signed(snapshot, self.keys.snapshot)
+        data = sign_metadata(snapshot, self.keys.snapshot)
         timestamp.snapshot_meta = self._create(f"{snapshot.version}.snapshot.json", data, snapshot.version)
         timestamp.version += 1
-        assert self.store.swap(TIMESTAMP_KEY, _signed(timestamp, self.keys.timestamp), expected=state.timestamp_bytes)
+        assert self.store.swap(
+            TIMESTAMP_KEY, sign_metadata(timestamp, self.keys.timestamp), expected=state.timestamp_bytes
+        )
 
     def _create(self, name: str, data: bytes, version: int) -> MetaFile:
         assert self.store.create(f"metadata/{name}", data)

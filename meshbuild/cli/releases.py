@@ -6,7 +6,7 @@ import click
 
 from meshbuild.cli import console
 from meshbuild.deliver import project_store, read_root
-from meshbuild.publish import module_releases
+from meshbuild.repository import module_releases
 from meshbuild.settings import current_settings
 from meshbuild.trust import load_state
 

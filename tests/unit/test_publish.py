@@ -19,8 +19,9 @@ from meshbuild.errors import (
     TrustError,
     UntrustedBuilderError,
 )
-from meshbuild.publish import StoreKeys, init_store, module_releases, publish
+from meshbuild.publish import publish
 from meshbuild.release import object_key
+from meshbuild.repository import StoreKeys, init_store, module_releases
 from meshbuild.stores.directory import DirectoryStore
 from meshbuild.trust import TIMESTAMP_KEY, load_state
 from tests.fetching import NOW, Scene, manifest
