@@ -76,10 +76,6 @@ def main(argv: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         console.note("interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader has gone; point stdout elsewhere so that closing it at exit doesn't complain again.
-        sys.stdout = None
-        return 141
     except Exception:  # noqa: BLE001 - the one place that catches everything
         traceback.print_exc()
         console.note("This is a bug in meshbuild; please report it with the lines above.")

@@ -53,13 +53,12 @@ doit's own codes are 1 (a task failed), 2 (a task broke) and 3 (dodo.py or the c
 | code | error | meaning |
 |---|---|---|
 | 0 | | it worked |
-| 1 | | a bug in meshbuild; please report it |
+| 1 | | a bug in meshbuild, with a traceback to report; or, silently, the reader of the output went away |
 | 2 | | the command line is wrong |
 """
 
 EXIT_CODES_END = """\
 | 130 | | interrupted |
-| 141 | | the reader of the output went away |
 """
 
 
