@@ -137,7 +137,13 @@ def remove_stale_temps(folder: Path, *, older_than_s: float, now_s: float) -> in
     """Remove what killed writers left in folder, when it is older than the given age; returns how many were removed."""
     removed = 0
     for entry in folder.iterdir() if folder.is_dir() else ():
-        if _TEMP_MARK in entry.name and entry.lstat().st_mtime < now_s - older_than_s:
+        if _TEMP_MARK not in entry.name:
+            continue
+        try:
+            stale = entry.lstat().st_mtime < now_s - older_than_s
+        except FileNotFoundError:  # a writer at work has finished with it since the folder was listed
+            continue
+        if stale:
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             else:

@@ -130,3 +130,23 @@ def test_addresses() -> None:
     assert open_store("file:///srv/a").address == "/srv/a"
     with pytest.raises(StoreError, match="'s3' are not supported"):
         open_store("s3://bucket")
+
+
+def make_many(address: str, name: int) -> None:
+    """Create many files in the folder that the swaps go on in."""
+    store = open_store(address)
+    for number in range(150):
+        assert store.create(f"{name}-{number}", b"x")
+
+
+def test_swaps_are_not_disturbed_by_what_others_create_beside_them(store: DirectoryStore) -> None:
+    store.swap("n", b"0", expected=None)
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=make_many, args=(store.address, name)) for name in range(2)]
+    workers.append(context.Process(target=add, args=(store.address, 150)))
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert store.read("n", limit_bytes=99) == b"150"

@@ -101,6 +101,16 @@ def test_only_old_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> Non
     assert remove_stale_temps(tmp_path / "nowhere", older_than_s=0, now_s=now) == 0
 
 
+def test_a_temporary_file_that_its_writer_removes_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, stale = (tmp_path / f".{name}.meshbuild-tmp-1" for name in ("gone", "stale"))
+    stale.touch()
+    monkeypatch.setattr(type(tmp_path), "iterdir", lambda _folder: iter([gone, stale]))
+    assert remove_stale_temps(tmp_path, older_than_s=-60, now_s=time.time()) == 1
+    assert not stale.exists()
+
+
 def test_os_errors_become_ours_with_what_was_done_and_where(tmp_path: Path) -> None:
     with (
         pytest.raises(LocalFileError, match=r"could not read it: No such file.*nowhere") as caught,
