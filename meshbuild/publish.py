@@ -60,7 +60,7 @@ from meshbuild.repository import (
     sign_metadata,
 )
 from meshbuild.signing import public_pem, read_statements_unverified, verify_statements
-from meshbuild.trust import MAX_METADATA_BYTES, TIMESTAMP_KEY, StoreState, load_state, role_of
+from meshbuild.trust import MAX_METADATA_BYTES, TIMESTAMP_KEY, StoreState, check_successor, load_state, role_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from securesystemslib.signer import Key, Signer
 
     from meshbuild.bundle import BundleInfo
+    from meshbuild.manifest import Manifest
     from meshbuild.stores import ReadableStore, WritableStore
 
 RELEASES_KEPT = 50
@@ -140,7 +141,8 @@ def publish(
 ) -> Published:
     """Publish a module's bundles as its next release on a channel, and seal it.
 
-    What the channel points at already makes no new release. Where `keys` hold the targets key, a module that the store
+    What the channel points at already makes no new release; of its objects, those that the store has lost or that are
+    wrong are put again. Where `keys` hold the targets key, a module that the store
     doesn't know is admitted with this push: its publisher, its builder and the mesh claims that nobody else holds.
 
     Args:
@@ -155,11 +157,14 @@ def publish(
         now: the time from which expiry is counted.
 
     Raises:
+        ReleaseError: a bundle is another module's, or there are two of one artifact and system.
         PolicyError, ClaimError, UntrustedBuilderError: the store's policy refuses.
+        InputsChangedError: a bundle's file was changed meanwhile.
         TrustError, StoreError: the store's metadata can't be trusted, or the store can't be read or written.
         StoreBusyError: other publishers won every try.
     """
     module = manifest["module"]
+    artifacts = _released_artifacts(manifest, bundles)
     for _ in range(_MAX_TRIES):
         state = load_state(store, root=root, modules=[module])
         admission = None
@@ -177,16 +182,15 @@ def publish(
                 builder=builder,
                 manifest=manifest,
                 signer=keys.targets,
+                now=now,
             )
         current = _current_release(store, state, module, channel)
-        artifacts = tuple(
-            sorted((_released(bundle) for bundle in bundles), key=lambda each: (each.artifact, each.system))
-        )
         if current is not None:
             same = current.model_copy(
                 update={"version": manifest["version"], "manifest": dict(manifest), "artifacts": artifacts}
             )
             if same.identity == current.identity:
+                _mend_objects(store, current, bundles)
                 return Published(module, channel, current.sequence, current.sha256, new=False)
         proposal = propose(
             store,
@@ -215,6 +219,7 @@ def admit(
     builder: Key,
     manifest: Mapping[str, Any],
     signer: Signer,
+    now: datetime,
 ) -> Admission:
     """Delegate a module's names to its publisher, and write its entry into the policy; part of the next seal.
 
@@ -230,6 +235,7 @@ def admit(
     policy = read_policy(store, state.targets).granting(module, builder, public_pem(builder), mesh_claims(manifest))
     put_document(store, targets, POLICY_NAME, policy.to_bytes())
     targets.version += 1
+    targets.expires = after_days(now, TARGETS_DAYS)
     return Admission(targets, create_numbered(store, Targets.type, targets, signer), policy)
 
 
@@ -254,8 +260,8 @@ def propose(
     known = state.roles.get(role_name)
     role = copy.deepcopy(known) if known else Targets()
     for bundle in bundles:
-        put_object(store, bundle.info.blob_sha256, bundle.path)
-        put_object(store, Sha256.of(bundle.info.statements), bundle.info.statements)
+        for digest, source in _objects(bundle):
+            put_object(store, digest, source)
     release = ReleaseDocument(
         module=module,
         version=manifest["version"],
@@ -290,13 +296,26 @@ def seal(
 ) -> bool:
     """Check proposals against the policy and make them the store's state: snapshot, then the swap of timestamp.json.
 
+    A proposal is taken as anybody's, whoever made it. The state that it gives is verified as a host would before it
+    counts, so that a wrong key can't shut out all hosts.
+
+    Args:
+        store: where the proposals were created.
+        state: the state they start from, loaded with their modules.
+        proposals: no two of one module.
+        admission: a module to admit with them.
+        keys: the store's online keys.
+        now: the time from which expiry is counted.
+
     Returns:
         False when another seal was faster: start again from the new state.
 
     Raises:
-        PolicyError, ClaimError, UntrustedBuilderError: the policy refuses a proposal.
-        TrustError: a proposal isn't signed by its module's key.
+        PolicyError, ClaimError, UntrustedBuilderError, ReleaseError: a proposal is refused.
+        TrustError: a proposal isn't signed by its module's key, or hosts would refuse the new state.
     """
+    if len({proposal.role for proposal in proposals}) != len(proposals):
+        raise ValueError("two proposals of one module can't be sealed at once: one would be lost")
     targets = admission.targets if admission else state.targets
     policy = admission.policy if admission else read_policy(store, state.targets)
     snapshot = copy.deepcopy(state.snapshot)
@@ -311,21 +330,25 @@ def seal(
     timestamp.snapshot_meta = create_numbered(store, Snapshot.type, snapshot, keys.snapshot)
     timestamp.version += 1
     timestamp.expires = after_days(now, TIMESTAMP_DAYS)
-    return store.swap(TIMESTAMP_KEY, sign_metadata(timestamp, keys.timestamp), expected=state.timestamp_bytes)
+    timestamp_bytes = sign_metadata(timestamp, keys.timestamp)
+    check_successor(store, state, timestamp_bytes, roles=[proposal.role for proposal in proposals])
+    return store.swap(TIMESTAMP_KEY, timestamp_bytes, expected=state.timestamp_bytes)
 
 
 def check_release(store: WritableStore, policy: PolicyDocument, release: ReleaseDocument) -> None:
     """Check a release against the policy: an entry, its claims, and enough trusted builders for each artifact.
 
     Raises:
+        ReleaseError: its manifest is of another module or version.
         PolicyError, ClaimError, UntrustedBuilderError, SignatureError: the policy refuses, or a statement is wrong.
         ObjectMissingError, ObjectCorruptError: a statements object isn't what the release says.
     """
     entry = policy.entry(release.module)
     try:
-        parse_manifest(canonical_json(release.manifest), where=f"the manifest of {release.target_name}")
+        parsed = parse_manifest(canonical_json(release.manifest), where=f"the manifest of {release.target_name}")
     except ManifestError as error:
         raise PolicyError(f"{store.address}: refused: {error}") from error
+    _check_manifest_of(release, parsed)
     policy.check_claims(release.module, release.manifest)
     for each in release.artifacts:
         statements = read_object(store, each.statements_sha256, each.statements_size_bytes)
@@ -344,39 +367,100 @@ def check_release(store: WritableStore, policy: PolicyDocument, release: Release
             raise UntrustedBuilderError(f"{where}: the store's policy refuses: {error}", hint=error.hint) from error
 
 
+def _check_manifest_of(release: ReleaseDocument, manifest: Manifest) -> None:
+    """Check that a release and its manifest are of the same module and version."""
+    where = release.target_name
+    if (manifest.module, manifest.version) != (release.module, release.version):
+        raise ReleaseError(
+            f"{where} is of {release.module} {release.version}, its manifest of {manifest.module} {manifest.version}"
+        )
+
+
 def _check_proposal(
     store: WritableStore, state: StoreState, targets: Targets, policy: PolicyDocument, proposal: Proposal
 ) -> None:
     """Check a module's proposed role as anybody's: its signature, its names, and every document that is new in it."""
+    role = _read_proposed(store, targets, proposal)
+    module, file = proposal.role.removeprefix("m."), f"{proposal.role}.json"
+    known = state.snapshot.meta.get(file)
+    if known is not None and (proposal.role not in state.roles or proposal.version <= known.version):
+        raise TrustError(
+            f"{store.address}: {proposal.version}.{file} doesn't follow the present version {known.version}"
+        )
+    if role.delegations is not None:
+        raise PolicyError(f"{store.address}: {proposal.role} delegates to others, which no module's role may")
+    old = state.roles.get(proposal.role, Targets())
+    new = [name for name, target in role.targets.items() if target != old.targets.get(name)]
+    releases: dict[int, ReleaseDocument] = {}
+    for name in new:
+        release = _check_document(store, old, role, module, name)
+        releases[release.sequence] = release
+    for release in releases.values():
+        check_release(store, policy, release)
+
+
+def _read_proposed(store: WritableStore, targets: Targets, proposal: Proposal) -> Targets:
+    """A proposed role, which its module's key has signed and which is what the proposal says. Raises TrustError."""
     key = f"metadata/{proposal.version}.{proposal.role}.json"
     data = store.read(key, limit_bytes=MAX_METADATA_BYTES)
     try:
         metadata: Metadata[Targets] = Metadata.from_bytes(data)
         targets.verify_delegate(proposal.role, metadata.signed_bytes, metadata.signatures)
-        proposal.meta.verify_length_and_hashes(data)
     except (RepositoryError, ValueError) as error:
         raise TrustError(f"{store.address}: {key} is not signed by its module's key: {error}") from error
-    module = proposal.role.removeprefix("m.")
-    old = state.roles[proposal.role].targets if proposal.role in state.roles else {}
-    for name, target in metadata.signed.targets.items():
-        if not name.startswith(f"{module}/"):
-            raise PolicyError(f"{store.address}: {proposal.role} names {name!r}, which is not its module's")
-        if target != old.get(name):
-            _check_document(store, policy, metadata.signed, module, name)
+    meta = MetaFile(proposal.version, len(data), {"sha256": Sha256.of(data)})
+    if metadata.signed.type != Targets.type or metadata.signed.version != proposal.version or meta != proposal.meta:
+        raise TrustError(f"{store.address}: {key} is not what was proposed")
+    return metadata.signed
 
 
-def _check_document(store: WritableStore, policy: PolicyDocument, role: Targets, module: str, name: str) -> None:
+def _check_document(store: WritableStore, old: Targets, role: Targets, module: str, name: str) -> ReleaseDocument:
+    """Check a document that is new or changed in a role; returns the release that it is, or that it points at."""
+    if not name.startswith(f"{module}/"):
+        raise PolicyError(f"{store.address}: {role_of(module)} names {name!r}, which is not its module's")
     data = read_document(store, role, name) or b""
-    if name.startswith(f"{module}/channel."):
-        pointer = ChannelDocument.parse(data, where=name)
-        release = read_release(store, role, module, pointer.release_sequence)
-        if pointer.target_name != name or release is None or release.sha256 != pointer.release_sha256:
-            raise ReleaseError(f"{name} points at release {pointer.release_sequence}, which its role doesn't hold")
-    else:
+    if not name.startswith(f"{module}/channel."):
         release = ReleaseDocument.parse(data, where=name)
         if release.target_name != name:
             raise ReleaseError(f"{name} holds a document for {release.target_name}")
-        check_release(store, policy, release)
+        if name in old.targets:
+            raise ReleaseError(f"{name} is another than the store holds; a release never changes")
+        return release
+    pointer = ChannelDocument.parse(data, where=name)
+    pointed = read_release(store, role, module, pointer.release_sequence)
+    if pointer.target_name != name or pointed is None or pointed.sha256 != pointer.release_sha256:
+        raise ReleaseError(f"{name} points at release {pointer.release_sequence}, which its role doesn't hold")
+    serial = _serial(store, old, module, pointer.channel)
+    if pointer.serial <= serial:
+        raise ReleaseError(f"{name} has the serial {pointer.serial}, and the store has {serial} already")
+    return pointed
+
+
+def _released_artifacts(manifest: Mapping[str, Any], bundles: Sequence[BundleFile]) -> tuple[ReleasedArtifact, ...]:
+    """What a release says of bundles, in its order. Raises ReleaseError when one doesn't belong to the manifest."""
+    found: dict[tuple[str, str], ReleasedArtifact] = {}
+    for bundle in bundles:
+        listing, released = bundle.info.listing, _released(bundle)
+        if listing.module != manifest["module"]:
+            raise ReleaseError(f"{bundle.path} is a bundle of {listing.module}, expected one of {manifest['module']}")
+        if found.setdefault((released.artifact, released.system), released) is not released:
+            raise ReleaseError(f"{bundle.path}: {released.artifact} for {released.system} is there twice")
+    return tuple(released for _, released in sorted(found.items()))
+
+
+def _objects(bundle: BundleFile) -> tuple[tuple[Sha256, Path | bytes], ...]:
+    """The objects of a bundle: its bytes, and its statements on their own."""
+    statements = bundle.info.statements
+    return (bundle.info.blob_sha256, bundle.path), (Sha256.of(statements), statements)
+
+
+def _mend_objects(store: WritableStore, release: ReleaseDocument, bundles: Sequence[BundleFile]) -> None:
+    """Put those objects of a published release again that the store has lost or that are wrong."""
+    named = {digest for each in release.artifacts for digest in (each.blob_sha256, each.statements_sha256)}
+    for bundle in bundles:
+        for digest, source in _objects(bundle):
+            if digest in named:
+                put_object(store, digest, source)
 
 
 def _released(bundle: BundleFile) -> ReleasedArtifact:

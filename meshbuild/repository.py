@@ -24,6 +24,7 @@ from tuf.api.metadata import (
 
 from meshbuild.digests import CHUNK_SIZE_BYTES, HashingReader, Sha256
 from meshbuild.errors import (
+    InputsChangedError,
     NoSuchReleaseError,
     ObjectCorruptError,
     ObjectMissingError,
@@ -31,6 +32,7 @@ from meshbuild.errors import (
     StoreBusyError,
     StoreError,
 )
+from meshbuild.paths import local_errors
 from meshbuild.release import (
     MAX_DOCUMENT_BYTES,
     POLICY_NAME,
@@ -40,7 +42,7 @@ from meshbuild.release import (
     channel_target,
     object_key,
 )
-from meshbuild.trust import MAX_METADATA_BYTES, TIMESTAMP_KEY, StoreState, role_of, target_key
+from meshbuild.trust import MAX_METADATA_BYTES, TIMESTAMP_KEY, StoreState, document_key, role_of, target_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +143,7 @@ def read_document(store: ReadableStore, role: Targets, name: str) -> bytes | Non
     target = role.targets.get(name)
     if target is None:
         return None
-    data = store.read(target_key(name, target.hashes["sha256"]), limit_bytes=min(target.length, MAX_DOCUMENT_BYTES))
+    data = store.read(document_key(store.address, target), limit_bytes=min(target.length, MAX_DOCUMENT_BYTES))
     try:
         target.verify_length_and_hashes(data)
     except RepositoryError as error:
@@ -157,16 +159,37 @@ def put_document(store: WritableStore, role: Targets, name: str, data: bytes) ->
 
 
 def put_object(store: WritableStore, digest: Sha256, source: Path | bytes) -> None:
-    """Create an object; one that is there already is read, and put again when it is short or wrong."""
+    """Create an object; one that is there already is read, and put again when it is short or wrong.
+
+    Raises:
+        InputsChangedError: the source isn't what the digest says, or didn't stay so. The wrong object that may be left
+            under the name is put right by the next push that has the right one.
+    """
     key = object_key(digest)
-    if store.create(key, source):
-        return
+    if not store.create(key, source):
+        if _object_digest(store, key) == digest:
+            return
+        store.replace(key, source)
+    if _source_digest(source) != digest:
+        raise InputsChangedError(f"{source!s} was changed while it was being published: its sha256 was {digest}")
+
+
+def _object_digest(store: ReadableStore, key: str) -> Sha256:
     with store.open(key) as file:
         found = HashingReader(file)
-        while found.read(CHUNK_SIZE_BYTES):
-            pass
-    if found.sha256 != digest:
-        store.replace(key, source)
+        try:
+            while found.read(CHUNK_SIZE_BYTES):
+                pass
+        except OSError as error:
+            raise StoreError(f"{store.address}: could not read {key}: {error.strerror or error}") from error
+    return found.sha256
+
+
+def _source_digest(source: Path | bytes) -> Sha256:
+    if isinstance(source, bytes):
+        return Sha256.of(source)
+    with local_errors(f"read {source}"):
+        return Sha256.of_file(source)
 
 
 def read_channel(store: ReadableStore, role: Targets, module: str, channel: str) -> ChannelDocument | None:

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from filelock import FileLock
-from tuf.api.exceptions import DownloadError, DownloadHTTPError, LengthOrHashMismatchError, RepositoryError
-from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
+from tuf.api.exceptions import (
+    BadVersionNumberError,
+    DownloadError,
+    DownloadHTTPError,
+    LengthOrHashMismatchError,
+    RepositoryError,
+)
+from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.ngclient import FetcherInterface, Updater
 from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
 from tuf.ngclient.config import EnvelopeType, UpdaterConfig
@@ -81,7 +87,7 @@ class TrustedView:
             return None
         if info.length > limit_bytes:
             raise TrustError(f"{self.address}: {name} has {info.length} bytes, at most {limit_bytes} are read")
-        key = target_key(name, info.hashes["sha256"])
+        key = document_key(self.address, info)
         data = self._store.read(key, limit_bytes=info.length)
         try:
             info.verify_length_and_hashes(data)
@@ -176,9 +182,11 @@ class StoreState:
     """
 
     root: Root
+    root_bytes: bytes
     timestamp: Timestamp
     timestamp_bytes: bytes
     snapshot: Snapshot
+    snapshot_bytes: bytes
     targets: Targets
     roles: Mapping[str, Targets]
 
@@ -193,15 +201,19 @@ def load_state(store: ReadableStore, *, root: bytes, modules: Sequence[str]) -> 
     with _tuf_errors(store.address):
         trusted = TrustedMetadataSet(root, EnvelopeType.METADATA)
         trusted.reference_time = datetime.min.replace(tzinfo=UTC)
+        root_bytes = root
         with contextlib.suppress(ObjectMissingError):
             while True:
-                trusted.update_root(_read(store, f"{trusted.root.version + 1}.root.json"))
+                newer = _read(store, f"{trusted.root.version + 1}.root.json")
+                trusted.update_root(newer)
+                root_bytes = newer
         try:
             timestamp_bytes = store.read(TIMESTAMP_KEY, limit_bytes=MAX_METADATA_BYTES)
         except ObjectMissingError as error:
             raise StoreError(f"{store.address} is not a store yet", hint="Make one: meshbuild store init.") from error
         timestamp = trusted.update_timestamp(timestamp_bytes)
-        snapshot = trusted.update_snapshot(_read(store, f"{timestamp.snapshot_meta.version}.snapshot.json"))
+        snapshot_bytes = _read(store, f"{timestamp.snapshot_meta.version}.snapshot.json")
+        snapshot = trusted.update_snapshot(snapshot_bytes)
         version = snapshot.meta["targets.json"].version
         targets = trusted.update_targets(_read(store, f"{version}.targets.json"))
         roles = {}
@@ -210,7 +222,49 @@ def load_state(store: ReadableStore, *, root: bytes, modules: Sequence[str]) -> 
             if meta is not None:
                 data = _read(store, f"{meta.version}.{role}.json")
                 roles[role] = trusted.update_delegated_targets(data, role, Targets.type)
-    return StoreState(trusted.root, timestamp, timestamp_bytes, snapshot, targets, roles)
+    return StoreState(trusted.root, root_bytes, timestamp, timestamp_bytes, snapshot, snapshot_bytes, targets, roles)
+
+
+def check_successor(store: ReadableStore, state: StoreState, timestamp_bytes: bytes, *, roles: Sequence[str]) -> None:
+    """Verify a state that is about to be committed, as a host would that has seen the present one.
+
+    A signature by a key that root doesn't name, or a role's version that goes back, would shut out every host for good.
+
+    Args:
+        store: where the new snapshot, targets and roles have been created.
+        state: the present state.
+        timestamp_bytes: the new timestamp.
+        roles: the delegated roles that are new in it.
+
+    Raises:
+        TrustError: hosts would refuse it.
+        StoreError: the store can't be read.
+    """
+    try:
+        trusted = TrustedMetadataSet(state.root_bytes, EnvelopeType.METADATA)
+        trusted.reference_time = datetime.min.replace(tzinfo=UTC)
+        trusted.update_timestamp(state.timestamp_bytes)
+        timestamp = trusted.update_timestamp(timestamp_bytes)
+        with contextlib.suppress(BadVersionNumberError):  # loaded all the same, as what the new one is compared with
+            trusted.update_snapshot(state.snapshot_bytes, trusted=True)
+        snapshot = trusted.update_snapshot(_read(store, f"{timestamp.snapshot_meta.version}.snapshot.json"))
+        trusted.update_targets(_read(store, f"{snapshot.meta['targets.json'].version}.targets.json"))
+        for role in roles:
+            data = _read(store, f"{snapshot.meta[f'{role}.json'].version}.{role}.json")
+            trusted.update_delegated_targets(data, role, Targets.type)
+    except RepositoryError as error:
+        raise TrustError(
+            f"{store.address}: hosts would refuse the new state, and nothing was published: {error}",
+            hint="Sign with the keys that the store was made with.",
+        ) from error
+
+
+def document_key(address: str, target: TargetFile) -> str:
+    """Where a document lies that a role names. Raises TrustError when the role names no sha256 of it."""
+    digest = target.hashes.get("sha256")
+    if digest is None:
+        raise TrustError(f"{address}: its metadata names no sha256 of {target.path}")
+    return target_key(target.path, digest)
 
 
 def target_key(name: str, digest: str) -> str:

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from securesystemslib.signer import CryptoSigner
+from tuf.api.metadata import Delegations, MetaFile, TargetFile
 
+from meshbuild.digests import Sha256
 from meshbuild.errors import (
     ClaimError,
+    InputsChangedError,
     NoSuchReleaseError,
     PolicyError,
+    ReleaseError,
     StoreBusyError,
     StoreError,
     TrustError,
     UntrustedBuilderError,
 )
-from meshbuild.publish import publish
-from meshbuild.release import object_key
-from meshbuild.repository import StoreKeys, init_store, module_releases
+from meshbuild.publish import Proposal, publish, seal
+from meshbuild.release import ChannelDocument, object_key
+from meshbuild.repository import StoreKeys, init_store, module_releases, put_document, read_release, sign_metadata
 from meshbuild.stores.directory import DirectoryStore
-from meshbuild.trust import TIMESTAMP_KEY, load_state
+from meshbuild.trust import TIMESTAMP_KEY, load_state, open_view
 from tests.fetching import NOW, Scene, manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tuf.api.metadata import Root, Targets
 
     from meshbuild.publish import BundleFile
 
@@ -98,6 +106,151 @@ def test_a_damaged_object_that_is_already_there_is_put_again(scene: Scene, damag
     scene.store.create(key, damage)
     scene.push(bundle)
     assert scene.path(key).read_bytes() == bundle.path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"x" * 5000])
+def test_the_same_content_again_puts_lost_and_damaged_objects_back(scene: Scene, damage: bytes | None) -> None:
+    bundle = scene.bundle()
+    scene.push(bundle)
+    whole = {path: path.read_bytes() for path in scene.files()}
+    for digest in (bundle.info.blob_sha256, Sha256.of(bundle.info.statements)):
+        path = scene.path(object_key(digest))
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage)
+    assert not scene.push(bundle).new
+    assert {path: path.read_bytes() for path in scene.files()} == whole
+
+
+def test_an_object_whose_source_is_another_is_told_and_put_right_by_the_next_push(scene: Scene) -> None:
+    bundle = scene.bundle()
+    whole = bundle.path.read_bytes()
+    before = scene.path(TIMESTAMP_KEY).read_bytes()
+    bundle.path.write_bytes(b"changed since it was read")
+    with pytest.raises(InputsChangedError, match="was changed while it was being published"):
+        scene.push(bundle)
+    assert scene.path(TIMESTAMP_KEY).read_bytes() == before
+    bundle.path.write_bytes(whole)
+    assert scene.push(bundle).new
+    assert scene.path(object_key(bundle.info.blob_sha256)).read_bytes() == whole
+
+
+def test_bundles_that_make_no_release_of_the_manifest_are_refused_before_anything_is_written(scene: Scene) -> None:
+    before = scene.files()
+    with pytest.raises(ReleaseError, match="is a bundle of second, expected one of hello"):
+        scene.push(scene.bundle(module="second"))
+    with pytest.raises(ReleaseError, match="server for arch is there twice"):
+        scene.push(scene.bundle(), scene.bundle(text="program 2"))
+    assert scene.files() == before
+
+
+@pytest.mark.parametrize("role", ["targets", "snapshot", "timestamp"])
+def test_a_key_that_the_root_does_not_name_commits_nothing(scene: Scene, role: str) -> None:
+    scene.push()
+    before = scene.path(TIMESTAMP_KEY).read_bytes()
+    right, scene.keys = scene.keys, replace(scene.keys, **{role: CryptoSigner.generate_ed25519()})
+    with pytest.raises(TrustError, match=f"hosts would refuse the new state, .*{role}"):
+        scene.push(scene.bundle(module="second"), document=manifest("second"))
+    assert scene.path(TIMESTAMP_KEY).read_bytes() == before
+    scene.keys = right
+    assert scene.push(scene.bundle(module="second"), document=manifest("second")).new
+    with open_view(scene.store, root=scene.root, cache=scene.folder / "cache", now=NOW) as view:
+        assert view.document("second/channel.stable.json")
+
+
+def point(scene: Scene, role: Targets, number: int, serial: int, **release: Any) -> None:
+    """Let a role's stable channel point at a release, changed in the given fields."""
+    found = read_release(scene.store, role, "hello", number)
+    assert found is not None
+    changed = found.model_copy(update=release)
+    if release:
+        put_document(scene.store, role, changed.target_name, changed.to_bytes())
+    pointer = ChannelDocument(
+        module="hello",
+        channel="stable",
+        serial=serial,
+        release_sequence=changed.sequence,
+        release_sha256=changed.sha256,
+    )
+    put_document(scene.store, role, pointer.target_name, pointer.to_bytes())
+
+
+def without_sha256(_scene: Scene, role: Targets) -> None:
+    role.targets["hello/release.9.json"] = TargetFile(1, {"sha512": "00"}, "hello/release.9.json")
+
+
+def delegating(_scene: Scene, role: Targets) -> None:
+    role.delegations = Delegations(keys={}, roles={})
+
+
+def of_another_module(scene: Scene, role: Targets) -> None:
+    put_document(scene.store, role, "second/channel.stable.json", b"{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda scene, role: point(scene, role, 1, 2), ReleaseError, "has the serial 2, and the store has 2 already"),
+        (lambda scene, role: point(scene, role, 2, 1), ReleaseError, "has the serial 1, and the store has 2 already"),
+        (lambda scene, role: point(scene, role, 1, 3, artifacts=()), ReleaseError, "a release never changes"),
+        (
+            lambda scene, role: point(scene, role, 2, 3, sequence=3, version="9"),
+            ReleaseError,
+            "is of hello 9, its manifest of hello 1.0",
+        ),
+        (without_sha256, TrustError, "names no sha256 of hello/release.9.json"),
+        (delegating, PolicyError, "delegates to others"),
+        (of_another_module, PolicyError, "names 'second/channel.stable.json', which is not its module's"),
+        (lambda _scene, role: setattr(role, "version", 2), TrustError, "doesn't follow the present version 2"),
+        (lambda _scene, role: setattr(role, "version", 1), TrustError, "doesn't follow the present version 2"),
+    ],
+)
+def test_a_publisher_cannot_have_sealed(
+    scene: Scene, change: Callable[[Scene, Targets], None], error: type[Exception], said: str
+) -> None:
+    scene.push()
+    scene.push(scene.bundle(text="program 2"))
+    state = load_state(scene.store, root=scene.root, modules=["hello"])
+    before = scene.path(TIMESTAMP_KEY).read_bytes()
+    role = copy.deepcopy(state.roles["m.hello"])
+    role.version = 3
+    change(scene, role)
+    proposal = propose_anything(scene, role)
+    with pytest.raises(error, match=said):
+        seal(scene.store, state, [proposal], keys=scene.keys, now=NOW)
+    assert scene.path(TIMESTAMP_KEY).read_bytes() == before
+
+
+def propose_anything(scene: Scene, role: Targets | Root) -> Proposal:
+    """Sign a role with the module's key, whatever it says, put it into the store, and propose it."""
+    state = load_state(scene.store, root=scene.root, modules=["hello"])
+    release = read_release(scene.store, state.roles["m.hello"], "hello", 1)
+    assert release is not None
+    data = sign_metadata(role, scene.publisher)
+    scene.store.replace(f"metadata/{role.version}.m.hello.json", data)
+    return Proposal("m.hello", role.version, MetaFile(role.version, len(data), {"sha256": Sha256.of(data)}), release)
+
+
+def test_metadata_of_another_kind_or_size_than_proposed_is_refused(scene: Scene) -> None:
+    scene.push()
+    state = load_state(scene.store, root=scene.root, modules=["hello"])
+    before = scene.path(TIMESTAMP_KEY).read_bytes()
+    root = copy.deepcopy(state.root)
+    root.version = 2
+    right = copy.deepcopy(state.roles["m.hello"])
+    right.version = 2
+    bare = MetaFile(2)
+    proposals = [
+        propose_anything(scene, root),
+        replace(propose_anything(scene, right), meta=bare),
+    ]
+    for proposal in proposals:
+        with pytest.raises(TrustError, match=r"2\.m\.hello\.json is not what was proposed"):
+            seal(scene.store, state, [proposal], keys=scene.keys, now=NOW)
+    twice = [propose_anything(scene, right)] * 2
+    with pytest.raises(ValueError, match="two proposals of one module"):
+        seal(scene.store, state, twice, keys=scene.keys, now=NOW)
+    assert scene.path(TIMESTAMP_KEY).read_bytes() == before
 
 
 class Racing(DirectoryStore):
