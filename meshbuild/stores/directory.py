@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -34,7 +35,10 @@ class DirectoryStore:
     def read(self, key: str, *, limit_bytes: int) -> bytes:
         """All of a small file; see `ReadableStore.read`."""
         with self.open(key) as file:
-            data = file.read(limit_bytes + 1)
+            try:
+                data = file.read(limit_bytes + 1)
+            except OSError as error:
+                raise StoreError(f"{self.address}: could not read {key}: {error.strerror or error}") from error
         if len(data) > limit_bytes:
             raise ObjectCorruptError(f"{self.address}: {key} is longer than the {limit_bytes} bytes allowed")
         return data
@@ -44,24 +48,30 @@ class DirectoryStore:
         """A file as a stream; see `ReadableStore.open`."""
         path = self._path(key)
         try:
-            file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+            # Without O_NONBLOCK a named pipe that lies there would be waited for.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ObjectMissingError(f"{self.address}: there is no {key}") from error
         except OSError as error:
             raise StoreError(f"{self.address}: could not read {key}: {error.strerror}") from error
-        with file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise StoreError(f"{self.address}: could not read {key}: it is not a regular file")
+        with os.fdopen(descriptor, "rb") as file:
             yield file
 
     def create(self, key: str, source: bytes | Path) -> bool:
         """Put a file under a key if there is none; see `WritableStore.create`."""
         path = self._path(key)
-        if path.exists():
-            return False
-        with self._writing(key), self._temporary(path, source) as temp:
-            try:
-                os.link(temp, path)
-            except FileExistsError:
+        with self._writing(key):
+            if os.path.lexists(path):
+                fsync_folder(path.parent)  # whoever made it may not have come to that yet
                 return False
+            with self._temporary(path, source) as temp:
+                try:
+                    os.link(temp, path)
+                except FileExistsError:
+                    return False
         return True
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
@@ -70,8 +80,7 @@ class DirectoryStore:
         with self._writing(key):
             self._make_folders(path.parent)
             with FileLock(path.with_name(f".{path.name}.lock"), mode=0o644):
-                found = path.read_bytes() if path.exists() else None
-                if found != expected:
+                if self._present(key) != expected:
                     return False
                 remove_stale_temps(path.parent, older_than_s=_STALE_AFTER_S, now_s=time.time())
                 with self._temporary(path, data) as temp:
@@ -85,10 +94,21 @@ class DirectoryStore:
             temp.replace(path)
 
     def _path(self, key: str) -> Path:
+        """A key's file. Raises StoreError for what isn't a key, or leads out of the store by a link."""
         try:
-            return self.folder / check_relative_path(key)
+            path = self.folder / check_relative_path(key)
         except ValueError as error:
             raise StoreError(f"{self.address}: not a key: {error}") from error
+        if path.parent.resolve() != self.folder.resolve() / path.parent.relative_to(self.folder):
+            raise StoreError(f"{self.address}: {key} lies behind a link, and links in a store are not followed")
+        return path
+
+    def _present(self, key: str) -> bytes | None:
+        try:
+            with self.open(key) as file:
+                return file.read()
+        except ObjectMissingError:
+            return None
 
     @contextlib.contextmanager
     def _writing(self, key: str) -> Iterator[None]:

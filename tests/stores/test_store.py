@@ -82,12 +82,42 @@ def test_hostile_keys_are_refused(store: DirectoryStore, key: str) -> None:
     assert everything(store) == []
 
 
-def test_a_link_is_not_followed(store: DirectoryStore, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("secret")
+def test_links_are_not_followed(store: DirectoryStore, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
     store.create("a", b"")
-    (store.folder / "link").symlink_to(tmp_path / "secret")
-    with pytest.raises(StoreError):
-        store.read("link", limit_bytes=99)
+    (store.folder / "link").symlink_to(outside / "secret")
+    (store.folder / "folder").symlink_to(outside)
+    for key in ("link", "folder/secret"):
+        with pytest.raises(StoreError):
+            store.read(key, limit_bytes=99)
+        with pytest.raises(StoreError):
+            store.swap(key, b"new", expected=b"secret")
+    for key in ("folder/new", "folder/new/new"):
+        with pytest.raises(StoreError, match="lies behind a link"):
+            store.create(key, b"")
+        with pytest.raises(StoreError, match="lies behind a link"):
+            store.replace(key, b"")
+    assert not store.create("link", b"new")
+    assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("secret", b"secret")]
+
+
+def test_a_store_that_is_itself_reached_by_a_link_is_one(store: DirectoryStore, tmp_path: Path) -> None:
+    store.create("a/b", b"one")
+    (tmp_path / "elsewhere").symlink_to(store.folder)
+    linked = DirectoryStore(tmp_path / "elsewhere")
+    assert linked.read("a/b", limit_bytes=3) == b"one"
+    assert linked.create("a/c", b"two")
+    assert store.read("a/c", limit_bytes=3) == b"two"
+
+
+def test_what_is_no_file_is_refused_without_waiting_for_it(store: DirectoryStore) -> None:
+    store.create("a/b", b"")
+    os.mkfifo(store.folder / "pipe")
+    for key in ("pipe", "a"):
+        with pytest.raises(StoreError, match="not a regular file"):
+            store.read(key, limit_bytes=1)
 
 
 def test_a_web_server_of_another_account_can_read_it_whatever_the_umask(store: DirectoryStore) -> None:
