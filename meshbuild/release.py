@@ -130,7 +130,7 @@ class ChannelDocument(_Document):
         serial: one more with each time the channel is written; what a host's floor remembers.
         release_sequence: the release's number.
         release_sha256: the digest of the release document's bytes.
-        deltas: ways to that release from others, none yet.
+        deltas: ways to that release from others, which this version doesn't take: it fetches bundles whole.
     """
 
     module: Label
@@ -138,7 +138,7 @@ class ChannelDocument(_Document):
     serial: Number
     release_sequence: Number
     release_sha256: Sha256
-    deltas: tuple[()] = ()
+    deltas: tuple[dict[str, Any], ...] = ()
 
     @property
     def target_name(self) -> str:

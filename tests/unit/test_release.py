@@ -80,6 +80,12 @@ def test_anything_else_is_refused_with_its_place(change: dict[str, Any], said: s
         ReleaseDocument.parse(canonical_json(value), where="r")
 
 
+def test_a_channel_with_deltas_of_a_later_version_can_be_read() -> None:
+    channel = ChannelDocument(module="hello", channel="stable", serial=2, release_sequence=1, release_sha256=ONE)
+    later = canonical_json({**json.loads(channel.to_bytes()), "deltas": [{"codec": "later", "size_bytes": 1}]})
+    assert ChannelDocument.parse(later, where="c").to_bytes() == later
+
+
 def test_artifacts_are_sorted_and_none_is_there_twice() -> None:
     for wrong in ((artifact(system="b"), artifact(system="a")), (artifact(), artifact())):
         with pytest.raises(ValueError, match="not sorted, or one is there twice"):
