@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from meshbuild import __version__, provenance
-from meshbuild.git import source_state
 from meshbuild.jsontext import canonical_json
 from meshbuild.paths import local_errors
 from meshbuild.signing import SLSA_PROVENANCE, sign_statement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from securesystemslib.signer import Signer
@@ -33,20 +32,20 @@ def attestor(
     plan: BuildPlan,
     result: BuildResult,
     *,
+    source: tuple[str | None, bool | None],
     signer: Signer,
     began: datetime,
-    environ: Mapping[str, str],
 ) -> Callable[[Listing, Sha256], list[bytes]]:
     """Look at the build now, and return what makes its statements once the bundle's content is known.
 
     Args:
-        manifest_dir: the folder of the manifest, where git is asked.
+        manifest_dir: the folder of the manifest.
         artifact: the manifest's entry.
         plan: what was built.
         result: what came of it.
+        source: the commit that the source is at, and whether it differs from it; None where nobody knows.
         signer: the builder's key.
         began: when the build began, in UTC.
-        environ: the user's environment, for git.
 
     Returns:
         What `write_bundle` takes: listing and content digest in, DSSE envelopes in canonical JSON out.
@@ -63,7 +62,7 @@ def attestor(
         artifact=plan.artifact,
         version=plan.version,
         system=plan.system,
-        source=provenance.GitSource(*source_state(str(manifest_dir), environ)),
+        source=provenance.GitSource(*source),
         go_module=plan.source.module_path,
         package=plan.source.package,
         toolchain_version=plan.toolchain_version,

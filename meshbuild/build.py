@@ -1,26 +1,28 @@
-"""Running a build plan: the pinned compiler, an environment that starts empty, no network while it compiles."""
+"""Running build plans: the pinned compiler, an environment that starts empty, no network while it compiles."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal
 
-from meshbuild.errors import CompileError, ModuleDownloadError, SourceError, ToolchainTooOldError
+from meshbuild.errors import CompileError, SourceError
+from meshbuild.golist import list_packages
 from meshbuild.paths import local_errors
-from meshbuild.plan import DOWNLOAD_VARIABLES, substitute
+from meshbuild.plan import substitute
+from meshbuild.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from meshbuild.golist import Package
     from meshbuild.plan import BuildPlan
     from meshbuild.toolchains import Toolchain
 
@@ -33,58 +35,6 @@ _ISOLATIONS = (
     ("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_NAMESPACES),
     ("unshare", "--user", "--map-current-user", *_NAMESPACES),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a program that ran to its end left: exit code, standard output and standard error."""
-
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
-
-
-def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Finished:
-    """Run a program to its end; the real runner, for tests to wrap.
-
-    Raises:
-        OSError: it could not be started.
-    """
-    done = subprocess.run(argv, env=dict(env), cwd=cwd, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    return Finished(done.returncode, done.stdout, done.stderr)
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A package that takes part in a build, as `go list -deps` tells.
-
-    Attributes:
-        folder: where its files lie.
-        embeds: its //go:embed patterns.
-        go_mod: the go.mod of the Go module it belongs to, or None for a vendored one.
-    """
-
-    folder: Path
-    embeds: tuple[str, ...]
-    go_mod: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class BuildResult:
-    """A finished build.
-
-    Attributes:
-        binary: the program, inside the build's work folder.
-        packages: the packages whose source lies in the user's tree; the standard library is named by the toolchain,
-            downloaded modules by go.sum.
-        build_info: what `go version -m -json` says of the program, as JSON text.
-        isolation: how far compiling was cut off.
-    """
-
-    binary: Path
-    packages: tuple[Package, ...]
-    build_info: bytes
-    isolation: Isolation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,30 +52,55 @@ class BuildSite:
     work: Path
 
 
-def build(
-    plan: BuildPlan,
-    *,
-    site: BuildSite,
-    toolchain: Toolchain,
-    environ: Mapping[str, str],
-    before_compile: Callable[[Sequence[Package]], None],
-) -> BuildResult:
-    """Build a plan's program.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedBuild:
+    """A build of which everything is there but the program: modules downloaded, packages known.
 
-    Leaves the program in `site.work`, and downloaded modules and compiled packages in `site.cache`.
+    Attributes:
+        packages: the packages whose source lies in the user's tree; the standard library is named by the toolchain,
+            downloaded modules by go.sum.
+        folders: what the plan's placeholders stand for here.
+        env: the compiler's whole environment.
+    """
+
+    plan: BuildPlan
+    packages: tuple[Package, ...]
+    folders: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A finished build.
+
+    Attributes:
+        binary: the program, inside the build's work folder.
+        build_info: what `go version -m -json` says of the program, as JSON text.
+        isolation: how far compiling was cut off.
+    """
+
+    binary: Path
+    build_info: bytes
+    isolation: Isolation
+
+
+def prepare_build(
+    plan: BuildPlan, *, site: BuildSite, toolchain: Toolchain, environ: Mapping[str, str]
+) -> PreparedBuild:
+    """Make a build ready to compile: everything that needs a network, and nothing that reads more than import lines.
+
+    Leaves folders in `site.work`, and downloaded modules in `site.cache`.
 
     Args:
         plan: what to build.
         site: where.
         toolchain: the pinned one, verified.
         environ: the user's environment, from which the download step takes proxy and checksum settings only.
-        before_compile: is shown the packages that will be compiled, when all are there and before any is read.
 
     Raises:
         SourceError: the package is not a main package, or its source is not complete.
         ToolchainTooOldError: a dependency asks for a newer Go.
         ModuleDownloadError: a Go module could not be had.
-        CompileError: the compiler refused; the message holds its text whole and a command to repeat it.
         LocalFileError: the work folder can't be written.
     """
     folders = {
@@ -144,98 +119,66 @@ def build(
         (telemetry / "mode").write_text("off")
         if plan.vcs:
             env["PATH"] += os.pathsep + _git_only_folder(site.work, environ)
-    packages = _list_packages(plan, folders, env, environ)
-    before_compile(packages)
-    isolation = _compile(plan, folders, env)
-    binary = site.work / "out" / plan.binary
-    info = run([str(toolchain.go), "version", "-m", "-json", str(binary)], env=env, cwd=folders["source"])
+    packages = list_packages(plan, folders=folders, env=env, environ=environ)
+    return PreparedBuild(plan=plan, packages=packages, folders=folders, env=env)
+
+
+def compile_build(prepared: PreparedBuild) -> BuildResult:
+    """Compile a program; it and nothing else lies in the build's `out` folder then.
+
+    Raises:
+        CompileError: the compiler refused; the message holds its text whole and a command to repeat it.
+    """
+    plan, folders = prepared.plan, prepared.folders
+    isolation = _go(prepared, plan.argv)
+    return _result(prepared, Path(folders["work"]) / "out" / plan.binary, isolation)
+
+
+def compile_together(builds: Sequence[PreparedBuild]) -> list[BuildResult]:
+    """Compile programs of one Go module for one target by one call; each then lies where its own call would put it.
+
+    The linker runs for several programs at once then, and what is read is read once. Each program's bytes are those of
+    its own call: neither the name of the output nor what else is built takes part in them.
+
+    Args:
+        builds: with equal `shared_call` in their plans.
+
+    Raises:
+        CompileError: the compiler refused one of them or more; nobody knows which, so compile each alone then.
+    """
+    leader = builds[0]
+    together = Path(leader.folders["work"]) / "together"
+    packages = dict.fromkeys(build.plan.source.package for build in builds)
+    isolation = _go(leader, leader.plan.shared_argv(f"{together}{os.sep}", *packages))
+    results = []
+    for build in builds:
+        binary = Path(build.folders["work"]) / "out" / build.plan.binary
+        with local_errors(f"put {binary} in place"):
+            shutil.copyfile(together / build.plan.source.program_name, binary)
+            binary.chmod(0o755)
+        results.append(_result(build, binary, isolation))
+    with local_errors(f"remove {together}"):
+        shutil.rmtree(together)
+    return results
+
+
+def _result(prepared: PreparedBuild, binary: Path, isolation: Isolation) -> BuildResult:
+    go = f"{prepared.folders['toolchain']}/bin/go"
+    info = run([go, "version", "-m", "-json", str(binary)], env=prepared.env, cwd=prepared.folders["source"])
     if info.exit_code != 0:
-        raise CompileError(f"{plan.name}: go version can't read the program: {_text(info.stderr)}")
-    return BuildResult(binary, packages, info.stdout, isolation)
+        raise CompileError(f"{prepared.plan.name}: go version can't read the program: {info.error_text}")
+    return BuildResult(binary, info.stdout, isolation)
 
 
-def _list_packages(
-    plan: BuildPlan, folders: Mapping[str, str], env: Mapping[str, str], environ: Mapping[str, str]
-) -> tuple[Package, ...]:
-    argv = [substitute(part, folders) for part in plan.list_argv]
-    listed = run(argv, env=env if plan.source.vendored else _download_env(env, environ), cwd=folders["source"])
-    if listed.exit_code != 0:
-        _refuse_source(plan, _text(listed.stderr))
-    found = [value for value in _json_values(listed.stdout.decode()) if not value.get("Standard")]
-    main = found[-1] if found else {}
-    if main.get("Name") != "main":
-        raise SourceError(
-            f"{plan.name}: {plan.source.package} is package {main.get('Name', '?')}, not a main package",
-            hint="`from` in manifest.json names the folder of the program's main package.",
-        )
-    module_cache = env["GOMODCACHE"] + os.sep
-    return tuple(
-        Package(Path(value["Dir"]), tuple(value.get("EmbedPatterns", ())), _go_mod(value))
-        for value in found
-        if not value["Dir"].startswith(module_cache)
-    )
-
-
-def _go_mod(value: Mapping[str, Any]) -> Path | None:
-    module = value.get("Module") or {}
-    module = module.get("Replace") or module
-    return Path(module["GoMod"]) if "GoMod" in module else None
-
-
-def _json_values(text: str) -> list[dict[str, Any]]:
-    """The JSON values that `go list -json` prints one after the other."""
-    decoder, values, at = json.JSONDecoder(), [], 0
-    while at < len(text):
-        value, at = decoder.raw_decode(text, at)
-        values.append(value)
-        while at < len(text) and text[at].isspace():
-            at += 1
-    return values
-
-
-def _download_env(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The list step's environment: it may download, with the user's proxies, credentials and git."""
-    download = {name: value for name, value in env.items() if name != "GOPROXY"}
-    download.update({name: environ[name] for name in DOWNLOAD_VARIABLES if name in environ})
-    netrc = Path(environ.get("HOME", "/")) / ".netrc"
-    if "NETRC" not in download and netrc.is_file():
-        download["NETRC"] = str(netrc)
-    download["PATH"] += os.pathsep + environ.get("PATH", os.defpath)
-    return download
-
-
-def _refuse_source(plan: BuildPlan, text: str) -> NoReturn:
-    """Tell the kinds of failure of `go list` apart by the go command's own words."""
-    if "requires go >=" in text:
-        raise ToolchainTooOldError(
-            f"{plan.name}: a dependency asks for a newer Go than the pinned {plan.toolchain_version}:\n{text}",
-            hint="Pin a newer Go in toolchains.toml.",
-        )
-    network = (
-        "dial tcp",
-        "no such host",
-        "module lookup disabled",
-        "proxyconnect",
-        "connection re",
-        "i/o timeout",
-        "TLS",
-    )
-    if any(word in text for word in network) or ": reading http" in text:
-        raise ModuleDownloadError(
-            f"{plan.name}: a Go module could not be downloaded:\n{text}",
-            hint="Set GOPROXY to a proxy in reach, or commit a vendor folder (`go mod vendor`).",
-        )
-    raise SourceError(f"{plan.name}: the go command refuses the source:\n{text}")
-
-
-def _compile(plan: BuildPlan, folders: Mapping[str, str], env: Mapping[str, str]) -> Isolation:
-    argv = [substitute(part, folders) for part in plan.argv]
+def _go(prepared: PreparedBuild, words: Sequence[str]) -> Isolation:
+    argv = [substitute(part, prepared.folders) for part in words]
     prefix = network_isolation()
-    done = run([*prefix, *argv], env=env, cwd=folders["source"])
+    done = run([*prefix, *argv], env=prepared.env, cwd=prepared.folders["source"])
     if done.exit_code != 0:
         how = f"was ended by signal {-done.exit_code}" if done.exit_code < 0 else f"exited with {done.exit_code}"
+        plan = prepared.plan
         raise CompileError(
-            f"{plan.name}: go build {how}:\n{_text(done.stderr)}\nTo repeat it: {_repeat(plan, folders)}"
+            f"{plan.name}: go build {how}:\n{done.error_text}\nTo repeat it: {_repeat(plan, prepared.folders)}"
         )
     return "network-namespace" if prefix else "goproxy-off"
 
@@ -275,7 +218,3 @@ def _git_only_folder(work: Path, environ: Mapping[str, str]) -> str:
     link.unlink(missing_ok=True)
     link.symlink_to(git)
     return str(folder)
-
-
-def _text(output: bytes) -> str:
-    return output.decode(errors="replace").strip()

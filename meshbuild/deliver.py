@@ -7,15 +7,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from meshbuild import uptodate
-from meshbuild.assemble import key_address, plan_tasks, read_targets
+from meshbuild.assemble import key_address
 from meshbuild.bundle import read_bundle
-from meshbuild.errors import NoSuchArtifactError, NotBuiltError, SettingsError, StoreError
+from meshbuild.errors import DirtySourceError, NoSuchArtifactError, NotBuiltError, SettingsError, StoreError
 from meshbuild.paths import local_errors, write_atomically
 from meshbuild.project import load_tasks
 from meshbuild.publish import BundleFile, publish
 from meshbuild.repository import StoreKeys, init_store
 from meshbuild.signing import generate_key, load_public_key, load_signer
 from meshbuild.stores import open_store
+from meshbuild.targets import plan_tasks, read_targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,12 +76,25 @@ def read_root(settings: Settings) -> bytes:
 
 
 def push_modules(
-    settings: Settings, *, modules: Sequence[str], environ: Mapping[str, str], report: Callable[[str], None]
+    settings: Settings,
+    *,
+    modules: Sequence[str],
+    allow_dirty: bool,
+    environ: Mapping[str, str],
+    report: Callable[[str], None],
 ) -> Iterator[Published]:
     """Publish the built bundles of modules, all of the project's unless named; yields what each push came to.
 
+    Args:
+        settings: the project's settings.
+        modules: their names.
+        allow_dirty: publish also what was built from a tree with changes that aren't committed.
+        environ: the user's environment.
+        report: takes a line for people.
+
     Raises:
         NotBuiltError: a bundle isn't built, or isn't what the source would give now.
+        DirtySourceError: a bundle's provenance names a commit that its source differs from.
         MeshbuildError: whatever verifying, signing and publishing raise.
     """
     by_module: dict[str, list[ArtifactTask]] = {}
@@ -90,7 +104,7 @@ def push_modules(
         if name not in by_module:
             raise NoSuchArtifactError(f"no module is named {name!r}; there are {', '.join(by_module) or 'none'}")
     chosen = {name: by_module[name] for name in (modules or by_module)}
-    _check_built(settings, [task for tasks in chosen.values() for task in tasks])
+    _check_built(settings, [task for tasks in chosen.values() for task in tasks], allow_dirty=allow_dirty)
     root, store = read_root(settings), project_store(settings)
     keys = _store_keys(settings, environ)
     publisher = _publisher(settings, environ, report)
@@ -110,18 +124,25 @@ def push_modules(
         )
 
 
-def _check_built(settings: Settings, tasks: Sequence[ArtifactTask]) -> None:
+def _check_built(settings: Settings, tasks: Sequence[ArtifactTask], *, allow_dirty: bool) -> None:
     files = uptodate.Snapshot(uptodate.DigestMemory(settings.state / "digests.json"))
-    missing = []
+    missing, dirty = [], []
     for task in tasks:
         record = uptodate.read_record(task.record_file(settings))
         with local_errors(f"read the source of {task.name}"):
             if not uptodate.is_up_to_date(record, fingerprint=task.fingerprint, project=settings.project, files=files):
                 missing.append(task.name)
+        if record is not None and record.dirty:
+            dirty.append(task.name)
     if missing:
         raise NotBuiltError(
             f"not built, or not what the source would give now: {', '.join(missing)}",
             hint="Run `doit build` first; `doit push` does both.",
+        )
+    if dirty and not allow_dirty:
+        raise DirtySourceError(
+            f"built from a tree with uncommitted changes, so that no commit gives it again: {', '.join(dirty)}",
+            hint="Commit (`git status` shows what) and build again, or say --allow-dirty; the provenance stays marked.",
         )
 
 

@@ -106,6 +106,18 @@ class NotBuiltError(MeshbuildError):
     exit_code = 35
 
 
+class IsolationError(MeshbuildError):
+    """Compiling without a network is required, and this machine doesn't allow it."""
+
+    exit_code = 36
+
+
+class DirtySourceError(MeshbuildError):
+    """A bundle that should be published was built from a tree with changes that aren't committed."""
+
+    exit_code = 37
+
+
 class BundleFormatError(MeshbuildError):
     """A file is not a bundle of a format that this version reads."""
 

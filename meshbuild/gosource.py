@@ -7,6 +7,7 @@ https://go.dev/ref/mod#workspaces.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,6 +39,12 @@ class GoSource:
     go_lines: tuple[tuple[str, str], ...]
     vendored: bool
     workspace: str | None
+
+    @property
+    def program_name(self) -> str:
+        """The name that the go command gives a program which it puts into a folder (cmd/go, DefaultExecName)."""
+        *parents, last = posixpath.normpath(f"{self.module_path}/{self.package}").split("/")
+        return parents[-1] if parents and re.fullmatch(r"v(?:[2-9]|[1-9]\d+)", last) else last
 
 
 def find_source(manifest_dir: Path, package_dir: str, *, where: str) -> GoSource:

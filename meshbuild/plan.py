@@ -51,6 +51,9 @@ DOWNLOAD_VARIABLES = (
 # Fields of `go list -json` that tell which files a build reads.
 LIST_FIELDS = "Dir,ImportPath,Name,Standard,Module,EmbedPatterns,CgoFiles,Incomplete,Error"
 
+# Where the compile command names its output.
+_OUTPUT = 3
+
 UNKNOWN_COMMIT = "unknown"
 
 
@@ -83,6 +86,15 @@ class BuildPlan:
     def name(self) -> str:
         """The plan's name for people and for tasks: `module:artifact:system`."""
         return f"{self.module}:{self.artifact}:{self.system}"
+
+    @property
+    def shared_call(self) -> tuple[object, ...]:
+        """What must be equal in two plans for one compiler call to build both."""
+        return (self.toolchain_tree, self.source.module_dir, self.env, self.shared_argv("", ""), self.vcs)
+
+    def shared_argv(self, output: str, *packages: str) -> tuple[str, ...]:
+        """The compile command for several packages, whose programs land in the folder `output` by their own names."""
+        return (*self.argv[:_OUTPUT], output, *self.argv[_OUTPUT + 1 : -1], *packages)
 
     @property
     def fingerprint(self) -> Sha256:

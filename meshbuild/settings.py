@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from meshbuild.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 STATE_FOLDER = ".meshbuild"
 DIST_FOLDER = "dist"
@@ -33,6 +33,7 @@ class Settings:
         publisher_key: address of the key that signs a module's releases; empty for the one in `keys`.
         channel: the channel that push and fetch use.
         compression_level: zstd's level for bundles, 1 to 22.
+        require_isolation: refuse to build where compiling can't be cut off from the network (true or false).
         system: the system that fetch takes; empty for the only one there is.
         host: the folder that fetch unpacks into.
         cache: the user's cache of toolchains, Go's caches and downloads; empty for the platform's place.
@@ -46,6 +47,7 @@ class Settings:
     publisher_key: str = ""
     channel: str = "stable"
     compression_level: int = 9
+    require_isolation: bool = False
     system: str = ""
     host: str = f"{STATE_FOLDER}/host"
     cache: str = ""
@@ -77,7 +79,7 @@ def find_project(start: Path) -> Path:
     return start
 
 
-def load_settings(project: Path, environ: Mapping[str, str], **flags: str | int | None) -> Settings:
+def load_settings(project: Path, environ: Mapping[str, str], **flags: str | int | bool | None) -> Settings:
     """The settings of a project.
 
     Args:
@@ -96,11 +98,8 @@ def load_settings(project: Path, environ: Mapping[str, str], **flags: str | int 
         {name: environ[f"MESHBUILD_{name.upper()}"] for name in _NAMES if f"MESHBUILD_{name.upper()}" in environ}
     )
     values.update({name: value for name, value in flags.items() if value is not None})
-    if "compression_level" in values:
-        values["compression_level"] = _level(values["compression_level"])
     for name, value in values.items():
-        if name != "compression_level" and not isinstance(value, str):
-            raise SettingsError(f"setting {name}: expected a string, found {value!r}")
+        values[name] = _PARSERS.get(name, _text)(name, value)
     return Settings(project=project, **values)
 
 
@@ -135,16 +134,32 @@ def _check_names(where: str, table: Mapping[str, Any]) -> None:
             )
 
 
-def _level(value: object) -> int:
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise SettingsError(f"setting {name}: expected a string, found {value!r}")
+    return value
+
+
+def _level(name: str, value: object) -> int:
     try:
         level = int(value)  # type: ignore[call-overload] # whatever isn't a number raises
     except (TypeError, ValueError):
         level = 0
     if isinstance(value, bool) or not 1 <= level <= 22:  # noqa: PLR2004 - zstd's own range
-        raise SettingsError(f"setting compression_level: expected 1 to 22, found {value!r}")
+        raise SettingsError(f"setting {name}: expected 1 to 22, found {value!r}")
     return int(level)
 
 
-def current_settings(**flags: str | int | None) -> Settings:
+def _flag(name: str, value: object) -> bool:
+    known = {"true": True, "1": True, "false": False, "0": False, "": False}
+    if str(value).lower() not in known:
+        raise SettingsError(f"setting {name}: expected true or false, found {value!r}")
+    return known[str(value).lower()]
+
+
+_PARSERS: dict[str, Callable[[str, object], Any]] = {"compression_level": _level, "require_isolation": _flag}
+
+
+def current_settings(**flags: str | int | bool | None) -> Settings:
     """The settings for a command run in the current folder with the process's environment."""
     return load_settings(find_project(Path.cwd()), os.environ, **flags)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from meshbuild.settings import load_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from meshbuild.assemble import Workshop
     from meshbuild.project import ArtifactTask
     from meshbuild.settings import Settings
 
@@ -44,6 +47,16 @@ class Reporter(ConsoleReporter):  # type: ignore[misc] # doit has no types
         self._current = 0
         self._done = 0
         self._exit_code = 0
+
+    def initialize(self, tasks: Any, selected_tasks: Any) -> None:  # noqa: ANN401
+        """Note what this run is asked for, so that a compiler call can build what else it will need."""
+        super().initialize(tasks, selected_tasks)
+        wanted = list(selected_tasks)
+        while wanted:
+            name = wanted.pop()
+            if name not in _CHOSEN:
+                _CHOSEN.add(name)
+                wanted += tasks[name].task_dep
 
     def write(self, text: str) -> None:
         """Print at once: who watches a pipe wants to see progress too."""
@@ -75,6 +88,8 @@ class Reporter(ConsoleReporter):  # type: ignore[misc] # doit has no types
         """Say so when nothing was to do; leave with the exit code of the last error of ours."""
         for memory in _MEMORIES:
             memory.save()
+        for workshop in _WORKSHOPS:
+            workshop.close()
         super().complete_run()
         if self._current and not self._done and not self._exit_code and not self.failures:
             self.write(f"nothing to do: {self._current} up to date\n")
@@ -85,8 +100,12 @@ class Reporter(ConsoleReporter):  # type: ignore[misc] # doit has no types
 # The errors of failed tasks by task name, on their way from the action to the reporter: doit passes on text only.
 _FAILED: dict[str, MeshbuildError] = {}
 
-# The records on which tasks of this run were decided, by task name.
-_SEEN: dict[str, uptodate.Record | None] = {}
+# The tasks of this run: those asked for, and those that they depend on.
+_CHOSEN: set[str] = set()
+
+# Where this run builds, once it does.
+_WORKSHOPS: list[Workshop] = []
+_ONE_WORKSHOP = threading.Lock()
 
 # The memory of digests that the tasks of this run use; saved once, at the run's end.
 _MEMORIES: list[uptodate.DigestMemory] = []
@@ -133,10 +152,96 @@ class _BuildGroup(Task):  # type: ignore[misc] # doit has no types
 _TASK_NAMES = ("build", "push", "toolchain", "validate")
 
 
+class _Run:
+    """The building of one run of doit: what was decided, and where it is done."""
+
+    def __init__(self, settings: Settings, group: _BuildGroup, files: uptodate.Snapshot) -> None:
+        self._settings = settings
+        self._group = group
+        self._files = files
+        self._seen: dict[str, uptodate.Record | None] = {}
+        self._dirty: dict[str, bool] = {}
+
+    def is_current(self, task: ArtifactTask, *_doit: object) -> bool:
+        """Whether there is nothing to be done for an artifact."""
+        record = self._seen[task.name] = uptodate.read_record(task.record_file(self._settings))
+        return record is not None and self._serves(task, record)
+
+    def build(self, task: ArtifactTask) -> str:
+        """Build an artifact; returns the line that says so."""
+        began = time.monotonic()
+        workshop = self._workshop()
+        record = workshop.assemble(task, seen=self._seen.get(task.name), siblings=partial(self._siblings, task))
+        return (
+            f"built {task.name}: {record.bundle}, {record.size_bytes / 1e6:.1f} MB, "
+            f"content {record.content_sha256[:12]}, {time.monotonic() - began:.1f} s"
+        )
+
+    def _serves(self, task: ArtifactTask, record: uptodate.Record) -> bool:
+        settings = self._settings
+        try:
+            same = uptodate.is_up_to_date(
+                record, fingerprint=task.fingerprint, project=settings.project, files=self._files
+            )
+        except OSError:
+            return False  # an input that can't be read: the build says so with its path
+        if same and record.isolation != "network-namespace" and self._requires_isolation():
+            return False
+        return same and not (record.dirty and not self._still_dirty(task))
+
+    def _still_dirty(self, task: ArtifactTask) -> bool:
+        """Whether a tree that was dirty is so still; if not, the same bytes get a provenance that can be pushed."""
+        from meshbuild.git import source_state  # noqa: PLC0415 - only what was built from a dirty tree asks
+
+        if task.manifest not in self._dirty:
+            folder = (self._settings.project / task.manifest).parent
+            self._dirty[task.manifest] = source_state(str(folder), os.environ)[1] is not False
+        return self._dirty[task.manifest]
+
+    def _siblings(self, task: ArtifactTask) -> list[ArtifactTask]:
+        return [
+            other
+            for other in self._group.tasks
+            if other.manifest == task.manifest
+            and other is not task
+            and f"build:{other.name}" in _CHOSEN
+            and not self._is_built(other)
+        ]
+
+    def _is_built(self, task: ArtifactTask) -> bool:
+        record = uptodate.read_record(task.record_file(self._settings))
+        return record is not None and self._serves(task, record)
+
+    def _requires_isolation(self) -> bool:
+        return self._settings.require_isolation or bool((self._group.options or {}).get("require_isolation"))
+
+    def _workshop(self) -> Workshop:
+        from meshbuild.assemble import Workshop  # noqa: PLC0415 - a no-op build must not import the stages
+
+        with _ONE_WORKSHOP:
+            if not _WORKSHOPS:
+                settings = replace(self._settings, require_isolation=self._requires_isolation())
+                memory = self._files.memory
+                _WORKSHOPS.append(Workshop(settings, memory=memory, environ=os.environ, report=_report))
+        return _WORKSHOPS[0]
+
+
 def task_build() -> Iterator[Task | dict[str, Any]]:
     """Build every artifact, or those of the modules and artifacts that are named behind it."""
     group = _BuildGroup(
-        "build", None, doc="Build artifacts: `doit build [MODULE | ARTIFACT | MODULE:ARTIFACT]...`", has_subtask=True
+        "build",
+        None,
+        doc="Build artifacts: `doit build [MODULE | ARTIFACT | MODULE:ARTIFACT]...`",
+        has_subtask=True,
+        params=[
+            {
+                "name": "require_isolation",
+                "long": "require-isolation",
+                "type": bool,
+                "default": False,
+                "help": "refuse to build where compiling can't be cut off from the network",
+            }
+        ],
     )
     yield group
     try:
@@ -148,13 +253,13 @@ def task_build() -> Iterator[Task | dict[str, Any]]:
     if not tasks:
         yield _failing(MeshbuildError("nothing to build: no manifest.json here or in bundles/*/ lists an artifact"))
     group.tasks = tuple(tasks)
-    files = uptodate.Snapshot(_memory(settings))
+    run = _Run(settings, group, uptodate.Snapshot(_memory(settings)))
     for task in tasks:
         yield {
             "name": task.name,
             "doc": f"{task.module} {task.version}: {task.artifact} for {task.system}",
-            "actions": [(_guarded, [f"build:{task.name}", partial(_build, settings, task, files)])],
-            "uptodate": [partial(_is_current, settings, task, files)],
+            "actions": [(_guarded, [f"build:{task.name}", partial(run.build, task)])],
+            "uptodate": [partial(run.is_current, task)],
             "clean": [partial(_clean, settings, task)],
             "io": {"capture": False},
         }
@@ -162,7 +267,14 @@ def task_build() -> Iterator[Task | dict[str, Any]]:
 
 def task_push() -> dict[str, Any]:
     """Publish what was built: one release for each module that changed."""
-    return _simple("push", _push, task_dep=["build"])
+    flag = {
+        "name": "allow_dirty",
+        "long": "allow-dirty",
+        "type": bool,
+        "default": False,
+        "help": "publish what was built from a tree with uncommitted changes, too",
+    }
+    return {**_simple("push", _push, task_dep=["build"]), "params": [flag]}
 
 
 def task_toolchain() -> dict[str, Any]:
@@ -175,9 +287,9 @@ def task_validate() -> dict[str, Any]:
     return _simple("validate", _validate)
 
 
-def _simple(name: str, action: Callable[[Settings], str], **more: Any) -> dict[str, Any]:  # noqa: ANN401 - doit's keywords
-    def work() -> str:
-        return action(load_settings(Path.cwd(), os.environ))
+def _simple(name: str, action: Callable[..., str], **more: Any) -> dict[str, Any]:  # noqa: ANN401 - doit's keywords
+    def work(**options: bool) -> str:
+        return action(load_settings(Path.cwd(), os.environ), **options)
 
     return {"actions": [(_guarded, [name, work])], "uptodate": [False], "io": {"capture": False}, **more}
 
@@ -194,10 +306,10 @@ def _failing(error: MeshbuildError) -> dict[str, Any]:
     }
 
 
-def _guarded(name: str, work: Callable[[], str]) -> dict[str, str] | TaskFailed:
+def _guarded(name: str, work: Callable[..., str], **options: bool) -> dict[str, str] | TaskFailed:
     """Run a task's work; an error of ours goes to the reporter, any other is a bug that doit shows as one."""
     try:
-        return {"said": work()}
+        return {"said": work(**options)}
     except MeshbuildError as error:
         _FAILED[name] = error
         return TaskFailed(str(error))
@@ -206,30 +318,10 @@ def _guarded(name: str, work: Callable[[], str]) -> dict[str, str] | TaskFailed:
         raise SystemExit(130) from None
 
 
-def _is_current(settings: Settings, task: ArtifactTask, files: uptodate.Snapshot, *_doit: object) -> bool:
-    record = _SEEN[task.name] = uptodate.read_record(task.record_file(settings))
-    try:
-        return uptodate.is_up_to_date(record, fingerprint=task.fingerprint, project=settings.project, files=files)
-    except OSError:
-        return False  # an input that can't be read: the build says so with its path
-
-
 def _plan(settings: Settings) -> list[ArtifactTask]:
-    from meshbuild.assemble import plan_tasks  # noqa: PLC0415 - a no-op build must not import the stages
+    from meshbuild.targets import plan_tasks  # noqa: PLC0415 - a no-op build must not import the stages
 
     return plan_tasks(settings)
-
-
-def _build(settings: Settings, task: ArtifactTask, files: uptodate.Snapshot) -> str:
-    from meshbuild.assemble import assemble  # noqa: PLC0415 - a no-op build must not import the stages
-
-    began = time.monotonic()
-    seen = _SEEN.get(task.name)
-    record = assemble(settings, task, seen=seen, memory=files.memory, environ=os.environ, report=_report)
-    return (
-        f"built {task.name}: {record.bundle}, {record.size_bytes / 1e6:.1f} MB, content {record.content_sha256[:12]}, "
-        f"{time.monotonic() - began:.1f} s"
-    )
 
 
 def _memory(settings: Settings) -> uptodate.DigestMemory:
@@ -243,14 +335,15 @@ def _clean(settings: Settings, task: ArtifactTask) -> None:
         file.unlink(missing_ok=True)
 
 
-def _push(settings: Settings) -> str:
+def _push(settings: Settings, *, allow_dirty: bool) -> str:
     from meshbuild.deliver import push_modules  # noqa: PLC0415
 
-    return "\n".join(map(str, push_modules(settings, modules=(), environ=os.environ, report=_report)))
+    pushed = push_modules(settings, modules=(), allow_dirty=allow_dirty, environ=os.environ, report=_report)
+    return "\n".join(map(str, pushed))
 
 
 def _fetch_toolchains(settings: Settings) -> str:
-    from meshbuild.assemble import fetch_toolchains  # noqa: PLC0415
+    from meshbuild.targets import fetch_toolchains  # noqa: PLC0415
 
     return "\n".join(fetch_toolchains(settings, environ=os.environ, report=_report))
 

@@ -121,6 +121,8 @@ class Record:
         blob_sha256: digest of the bundle file.
         content_sha256: the bundle's identity.
         size_bytes: the bundle file's size.
+        dirty: whether its source differed from the commit that its provenance names.
+        isolation: how far compiling was cut off (build.Isolation).
     """
 
     fingerprint: str
@@ -129,6 +131,8 @@ class Record:
     blob_sha256: str
     content_sha256: str
     size_bytes: int
+    dirty: bool = False
+    isolation: str = ""
 
 
 def read_record(file: Path) -> Record | None:

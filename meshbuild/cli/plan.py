@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import click
 
-from meshbuild.assemble import plan_target, read_targets
 from meshbuild.cli import console
 from meshbuild.errors import NoSuchArtifactError
 from meshbuild.settings import current_settings
+from meshbuild.targets import plan_target, read_targets
 
 
 @click.command("plan")

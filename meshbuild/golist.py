@@ -1,0 +1,120 @@
+"""The packages that take part in a build, as `go list -deps` tells; it downloads the Go modules that they lie in."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from meshbuild.errors import ModuleDownloadError, SourceError, ToolchainTooOldError
+from meshbuild.plan import DOWNLOAD_VARIABLES, substitute
+from meshbuild.runner import run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshbuild.plan import BuildPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that takes part in a build, as `go list -deps` tells.
+
+    Attributes:
+        folder: where its files lie.
+        embeds: its //go:embed patterns.
+        go_mod: the go.mod of the Go module it belongs to, or None for a vendored one.
+    """
+
+    folder: Path
+    embeds: tuple[str, ...]
+    go_mod: Path | None
+
+
+def list_packages(
+    plan: BuildPlan, *, folders: Mapping[str, str], env: Mapping[str, str], environ: Mapping[str, str]
+) -> tuple[Package, ...]:
+    """Name the packages of a build whose source lies in the user's tree, and download the modules of the others.
+
+    Args:
+        plan: what to build.
+        folders: what the plan's placeholders stand for.
+        env: the build's environment.
+        environ: the user's, from which the download takes proxies and credentials.
+
+    Raises:
+        SourceError: the package is not a main package, or its source is not complete.
+        ToolchainTooOldError: a dependency asks for a newer Go.
+        ModuleDownloadError: a Go module could not be had.
+    """
+    argv = [substitute(part, folders) for part in plan.list_argv]
+    listed = run(argv, env=env if plan.source.vendored else _download_env(env, environ), cwd=folders["source"])
+    if listed.exit_code != 0:
+        _refuse_source(plan, listed.error_text)
+    found = [value for value in _json_values(listed.stdout.decode()) if not value.get("Standard")]
+    main = found[-1] if found else {}
+    if main.get("Name") != "main":
+        raise SourceError(
+            f"{plan.name}: {plan.source.package} is package {main.get('Name', '?')}, not a main package",
+            hint="`from` in manifest.json names the folder of the program's main package.",
+        )
+    module_cache = env["GOMODCACHE"] + os.sep
+    return tuple(
+        Package(Path(value["Dir"]), tuple(value.get("EmbedPatterns", ())), _go_mod(value))
+        for value in found
+        if not value["Dir"].startswith(module_cache)
+    )
+
+
+def _go_mod(value: Mapping[str, Any]) -> Path | None:
+    module = value.get("Module") or {}
+    module = module.get("Replace") or module
+    return Path(module["GoMod"]) if "GoMod" in module else None
+
+
+def _json_values(text: str) -> list[dict[str, Any]]:
+    """The JSON values that `go list -json` prints one after the other."""
+    decoder, values, at = json.JSONDecoder(), [], 0
+    while at < len(text):
+        value, at = decoder.raw_decode(text, at)
+        values.append(value)
+        while at < len(text) and text[at].isspace():
+            at += 1
+    return values
+
+
+def _download_env(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The list step's environment: it may download, with the user's proxies, credentials and git."""
+    download = {name: value for name, value in env.items() if name != "GOPROXY"}
+    download.update({name: environ[name] for name in DOWNLOAD_VARIABLES if name in environ})
+    netrc = Path(environ.get("HOME", "/")) / ".netrc"
+    if "NETRC" not in download and netrc.is_file():
+        download["NETRC"] = str(netrc)
+    download["PATH"] += os.pathsep + environ.get("PATH", os.defpath)
+    return download
+
+
+def _refuse_source(plan: BuildPlan, text: str) -> NoReturn:
+    """Tell the kinds of failure of `go list` apart by the go command's own words."""
+    if "requires go >=" in text:
+        raise ToolchainTooOldError(
+            f"{plan.name}: a dependency asks for a newer Go than the pinned {plan.toolchain_version}:\n{text}",
+            hint="Pin a newer Go in toolchains.toml.",
+        )
+    network = (
+        "dial tcp",
+        "no such host",
+        "module lookup disabled",
+        "proxyconnect",
+        "connection re",
+        "i/o timeout",
+        "TLS",
+    )
+    if any(word in text for word in network) or ": reading http" in text:
+        raise ModuleDownloadError(
+            f"{plan.name}: a Go module could not be downloaded:\n{text}",
+            hint="Set GOPROXY to a proxy in reach, or commit a vendor folder (`go mod vendor`).",
+        )
+    raise SourceError(f"{plan.name}: the go command refuses the source:\n{text}")
