@@ -194,7 +194,8 @@ class Workshop:
         with local_errors(f"write {settings.dist}"):
             settings.dist.mkdir(exist_ok=True)
             _ignore(settings.dist)
-        source = source_state(str(target.manifest_dir), self._environ, plan.source.module_dir)
+        folders = [target.manifest_dir, target.manifest_dir / plan.source.module_dir]
+        source = source_state(folders, self._environ)
         info = write_bundle(
             settings.dist / task.file_name,
             BundleIdentity(task.module, task.artifact, task.version, task.system, target.artifact.binary),
@@ -217,7 +218,7 @@ class Workshop:
             blob_sha256=info.blob_sha256,
             content_sha256=info.content_sha256,
             size_bytes=info.blob_size_bytes,
-            dirty=bool(source[1]),
+            dirty=[os.path.relpath(folder, settings.project) for folder in folders] if source[1] else [],
             isolation=result.isolation,
         )
 

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from meshbuild.digests import Sha256
 from meshbuild.errors import CompileError
 from meshbuild.jsontext import canonical_json
+from meshbuild.plan import UNKNOWN_COMMIT
 from meshbuild.signing import STATEMENT_TYPE
 
 if TYPE_CHECKING:
@@ -195,7 +196,11 @@ def slsa_provenance(facts: BuildFacts, run: RunDetails) -> dict[str, Any]:
                 "artifact": facts.artifact,
                 "version": facts.version,
                 "system": facts.system,
-                "source": {"go_module": facts.go_module, "package": facts.package},
+                "source": {
+                    "go_module": facts.go_module,
+                    "package": facts.package,
+                    "commit": facts.source.commit or UNKNOWN_COMMIT,
+                },
                 "tags": list(facts.tags),
                 "strip": facts.strip,
                 "vcs": facts.vcs,

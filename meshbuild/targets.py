@@ -85,8 +85,8 @@ def plan_target(target: Target, environ: Mapping[str, str]) -> BuildPlan:
     """
     where = f"{target.manifest.module}.{target.artifact.name}"
     source = find_source(target.manifest_dir, target.artifact.source, where=where)
-    folder = str(target.manifest_dir)
-    commit, dirty = source_state(folder, environ, source.module_dir) if asks_git(target.artifact) else (None, None)
+    folders = [target.manifest_dir, target.manifest_dir / source.module_dir]
+    commit, dirty = source_state(folders, environ) if asks_git(target.artifact) else (None, None)
     if target.artifact.vcs and (commit is None or dirty):
         raise SourceError(
             f"{where}: `vcs` stamps the git revision, and "
@@ -200,7 +200,7 @@ def inputs(settings: Settings, target: Target, plan: BuildPlan, packages: Sequen
         names += [f"embed:{relative(package.folder)}:{pattern}" for pattern in package.embeds]
     names += [f"glob:{relative(target.manifest_dir)}:{rule.source}" for rule in target.artifact.files]
     if asks_git(target.artifact):
-        names.append(f"git:{relative(target.manifest_dir)}")
+        names.append(f"{'vcs' if target.artifact.vcs else 'git'}:{relative(target.manifest_dir)}")
     return sorted(names)
 
 

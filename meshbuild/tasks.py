@@ -160,7 +160,7 @@ class _Run:
         self._group = group
         self._files = files
         self._seen: dict[str, uptodate.Record | None] = {}
-        self._dirty: dict[str, bool] = {}
+        self._dirty: dict[tuple[str, ...], bool] = {}
 
     def is_current(self, task: ArtifactTask, *_doit: object) -> bool:
         """Whether there is nothing to be done for an artifact."""
@@ -187,16 +187,16 @@ class _Run:
             return False  # an input that can't be read: the build says so with its path
         if same and record.isolation != "network-namespace" and self._requires_isolation():
             return False
-        return same and not (record.dirty and not self._still_dirty(task))
+        return same and (not record.dirty or self._still_dirty(tuple(record.dirty)))
 
-    def _still_dirty(self, task: ArtifactTask) -> bool:
+    def _still_dirty(self, folders: tuple[str, ...]) -> bool:
         """Whether a tree that was dirty is so still; if not, the same bytes get a provenance that can be pushed."""
         from meshbuild.git import source_state  # noqa: PLC0415 - only what was built from a dirty tree asks
 
-        if task.manifest not in self._dirty:
-            folder = (self._settings.project / task.manifest).parent
-            self._dirty[task.manifest] = source_state(str(folder), os.environ)[1] is not False
-        return self._dirty[task.manifest]
+        if folders not in self._dirty:
+            paths = [self._settings.project / folder for folder in folders]
+            self._dirty[folders] = source_state(paths, os.environ)[1] is not False
+        return self._dirty[folders]
 
     def _siblings(self, task: ArtifactTask) -> list[ArtifactTask]:
         return [

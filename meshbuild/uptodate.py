@@ -9,7 +9,8 @@ Inputs are texts, so that a record is plain JSON. Paths are relative to the proj
     package:FOLDER       the files of a folder that the go command would look at
     embed:FOLDER:PATTERN what a //go:embed pattern names, seen from a package's folder
     glob:FOLDER:PATTERN  what a `files` rule names, seen from the manifest's folder
-    git:FOLDER           the commit that a folder is at, and whether its tree differs
+    git:FOLDER           the commit that a folder is at
+    vcs:FOLDER           the same, whether its tree differs, and the tags behind it: what `go build` stamps
 
 Only light imports: this is all that a build with nothing to do runs.
 """
@@ -22,7 +23,8 @@ import json
 import os
 import stat
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshbuild.digests import Sha256
@@ -30,7 +32,6 @@ from meshbuild.paths import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 ABSENT = "absent"
 
@@ -121,7 +122,7 @@ class Record:
         blob_sha256: digest of the bundle file.
         content_sha256: the bundle's identity.
         size_bytes: the bundle file's size.
-        dirty: whether its source differed from the commit that its provenance names.
+        dirty: the folders, relative to the project, that differed from the commit in its provenance; empty if none did.
         isolation: how far compiling was cut off (build.Isolation).
     """
 
@@ -131,7 +132,7 @@ class Record:
     blob_sha256: str
     content_sha256: str
     size_bytes: int
-    dirty: bool = False
+    dirty: list[str] = field(default_factory=list)
     isolation: str = ""
 
 
@@ -171,8 +172,8 @@ def digest_input(name: str, project: Path, files: Snapshot) -> str:
         return files.sha256(os.path.join(project, rest))  # noqa: PTH118 - as above
     if kind == "package":
         return _digest_files(_package_files(os.path.join(project, rest)), files)  # noqa: PTH118
-    if kind == "git":
-        return _git_state(os.path.join(project, rest))  # noqa: PTH118
+    if kind in {"git", "vcs"}:
+        return _git_state(os.path.join(project, rest), stamped=kind == "vcs")  # noqa: PTH118
     folder, _, pattern = rest.partition(":")
     found = embedded_files if kind == "embed" else matching_files
     root = os.path.join(project, folder)  # noqa: PTH118
@@ -219,11 +220,11 @@ def _digest_files(named: Iterable[tuple[str, str]], files: Snapshot) -> str:
     return digest.hexdigest()
 
 
-def _git_state(folder: str) -> str:
-    from meshbuild.git import source_state  # noqa: PLC0415 - only artifacts with `vcs` or a commit stamp ask
+def _git_state(folder: str, *, stamped: bool) -> str:
+    from meshbuild.git import merged_tags, source_state  # noqa: PLC0415 - only artifacts that ask git come here
 
-    commit, dirty = source_state(folder, os.environ)
-    return f"{commit}{'+dirty' if dirty else ''}"
+    commit, dirty = source_state([Path(folder)], os.environ)
+    return f"{commit} {dirty} {merged_tags(folder, os.environ)}" if stamped else f"{commit}"
 
 
 def _load(file: Path) -> dict[str, Any] | None:

@@ -100,7 +100,7 @@ def test_provenance_says_what_was_asked_for_what_was_run_and_by_whom() -> None:
         "artifact": "server",
         "version": "1.2",
         "system": "arch",
-        "source": {"go_module": "example.com/hello", "package": "./cmd/hello"},
+        "source": {"go_module": "example.com/hello", "package": "./cmd/hello", "commit": "c" * 40},
         "tags": ["netgo"],
         "strip": True,
         "vcs": False,
