@@ -166,18 +166,24 @@ def digest_inputs(inputs: Iterable[str], project: Path, files: Snapshot) -> dict
 
 
 def digest_input(name: str, project: Path, files: Snapshot) -> str:
-    """The digest of one input as it is now: a hex digest, or "absent". Raises OSError."""
+    """The digest of one input as it is now: a hex digest, "absent", or what git says. Raises OSError."""
     kind, _, rest = name.partition(":")
     if kind == "file":
         return files.sha256(os.path.join(project, rest))  # noqa: PTH118 - as above
-    if kind == "package":
-        return _digest_files(_package_files(os.path.join(project, rest)), files)  # noqa: PTH118
     if kind in {"git", "vcs"}:
         return _git_state(os.path.join(project, rest), stamped=kind == "vcs")  # noqa: PTH118
+    return _digest_files(input_files(name, project), files)
+
+
+def input_files(name: str, project: Path) -> Iterable[tuple[str, str]]:
+    """The files that a package, embed or glob input stands for: each with its name in the input's folder and its path."""
+    kind, _, rest = name.partition(":")
+    if kind == "package":
+        return _package_files(os.path.join(project, rest))  # noqa: PTH118
     folder, _, pattern = rest.partition(":")
     found = embedded_files if kind == "embed" else matching_files
     root = os.path.join(project, folder)  # noqa: PTH118
-    return _digest_files(((name, f"{root}/{name}") for name in found(root, pattern)), files)
+    return ((name, f"{root}/{name}") for name in found(root, pattern))
 
 
 def matching_files(folder: str, pattern: str) -> list[str]:
