@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ABSENT = "absent"
 
 # What go/build looks at in a package's folder (go/build/build.go, matchFile), tests left out.
-_SOURCE_SUFFIXES = (
+SOURCE_SUFFIXES = (
     ".go", ".c", ".cc", ".cpp", ".cxx", ".m", ".h", ".hh", ".hpp", ".hxx", ".f", ".F", ".for", ".f90", ".s", ".S",
     ".sx", ".swig", ".swigcxx", ".syso",
 )  # fmt: skip
@@ -176,7 +176,7 @@ def digest_input(name: str, project: Path, files: Snapshot) -> str:
 
 
 def input_files(name: str, project: Path) -> Iterable[tuple[str, str]]:
-    """The files that a package, embed or glob input stands for: each with its name in the input's folder and its path."""
+    """The files that a package, embed or glob input stands for: each one's name in the input's folder, and its path."""
     kind, _, rest = name.partition(":")
     if kind == "package":
         return _package_files(os.path.join(project, rest))  # noqa: PTH118
@@ -202,6 +202,7 @@ def embedded_files(folder: str, pattern: str) -> list[str]:
             found.add(name)
             continue
         for parent, folders, files in os.walk(top):
+            files += [part for part in folders if os.path.islink(f"{parent}/{part}")]  # noqa: PTH114
             if not everything:
                 folders[:] = [part for part in folders if part[0] not in "._"]
                 files = [part for part in files if part[0] not in "._"]  # noqa: PLW2901
@@ -215,7 +216,7 @@ def _package_files(folder: str) -> Iterator[tuple[str, str]]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
-        if name.endswith(_SOURCE_SUFFIXES) and name[0] not in "._" and not name.endswith("_test.go"):
+        if name.endswith(SOURCE_SUFFIXES) and name[0] not in "._" and not name.endswith("_test.go"):
             yield name, f"{folder}/{name}"
 
 
