@@ -148,6 +148,12 @@ class UntrustedBuilderError(MeshbuildError):
     exit_code = 44
 
 
+class RebuildMismatchError(MeshbuildError):
+    """Building a bundle again gave another content than the bundle has."""
+
+    exit_code = 45
+
+
 class StoreError(MeshbuildError):
     """A store isn't there, isn't a store, exists already or can't be reached."""
 
