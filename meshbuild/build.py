@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from meshbuild.errors import CompileError, SourceError
-from meshbuild.golist import list_packages
+from meshbuild.golist import explain_failure, list_packages
+from meshbuild.gosource import source_tree
 from meshbuild.paths import local_errors
 from meshbuild.plan import substitute
 from meshbuild.runner import run
@@ -103,9 +104,11 @@ def prepare_build(
         ModuleDownloadError: a Go module could not be had.
         LocalFileError: the work folder can't be written.
     """
+    source = (site.manifest_dir / plan.source.module_dir).resolve()
     folders = {
         "toolchain": str(toolchain.root),
-        "source": str((site.manifest_dir / plan.source.module_dir).resolve()),
+        "tree": str(source_tree(site.manifest_dir.resolve(), source)),
+        "source": str(source),
         "cache": str(site.cache),
         "work": str(site.work),
     }
@@ -178,7 +181,8 @@ def _go(prepared: PreparedBuild, words: Sequence[str]) -> Isolation:
         how = f"was ended by signal {-done.exit_code}" if done.exit_code < 0 else f"exited with {done.exit_code}"
         plan = prepared.plan
         raise CompileError(
-            f"{plan.name}: go build {how}:\n{done.error_text}\nTo repeat it: {_repeat(plan, prepared.folders)}"
+            f"{plan.name}: go build {how}:\n{done.error_text}\nTo repeat it: {_repeat(plan, prepared.folders)}",
+            hint=explain_failure(plan, done.error_text, folders=prepared.folders, env=prepared.env),
         )
     return "network-namespace" if prefix else "goproxy-off"
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshbuild.errors import ModuleDownloadError, SourceError, ToolchainTooOldError
+from meshbuild.gochecks import compile_hint, hint_for, source_problems
+from meshbuild.paths import local_errors
 from meshbuild.plan import DOWNLOAD_VARIABLES, substitute
 from meshbuild.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from meshbuild.plan import BuildPlan
 
@@ -45,15 +47,22 @@ def list_packages(
         environ: the user's, from which the download takes proxies and credentials.
 
     Raises:
-        SourceError: the package is not a main package, or its source is not complete.
+        SourceError: the package is not a main package, or its source is not complete, or not all in one tree, or needs
+            cgo, or embeds what the go command leaves out; all problems together.
         ToolchainTooOldError: a dependency asks for a newer Go.
         ModuleDownloadError: a Go module could not be had.
     """
     argv = [substitute(part, folders) for part in plan.list_argv]
     listed = run(argv, env=env if plan.source.vendored else _download_env(env, environ), cwd=folders["source"])
     if listed.exit_code != 0:
-        _refuse_source(plan, listed.error_text)
-    found = [value for value in _json_values(listed.stdout.decode()) if not value.get("Standard")]
+        _refuse_source(plan, [listed.error_text], hint_for(listed.error_text))
+    listing = _json_values(listed.stdout.decode())
+    with local_errors(f"read the source of {plan.name}"):
+        problems = source_problems(listing, module_cache=env["GOMODCACHE"], tree=Path(folders["tree"]))
+    if problems:
+        hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
+        _refuse_source(plan, [problem.text for problem in problems], " ".join(hints))
+    found = [value for value in listing if not value.get("Standard")]
     main = found[-1] if found else {}
     if main.get("Name") != "main":
         raise SourceError(
@@ -66,6 +75,17 @@ def list_packages(
         for value in found
         if not value["Dir"].startswith(module_cache)
     )
+
+
+def explain_failure(plan: BuildPlan, said: str, *, folders: Mapping[str, str], env: Mapping[str, str]) -> str | None:
+    """What may be behind a failed `go build`, from its text and the packages it was of; None when nothing is known.
+
+    Raises:
+        LocalFileError: the source can't be read.
+    """
+    with local_errors(f"read the source of {plan.name}"):
+        listed = run([substitute(part, folders) for part in plan.list_argv], env=env, cwd=folders["source"])
+        return compile_hint(said, _json_values(listed.stdout.decode())) or None
 
 
 def _go_mod(value: Mapping[str, Any]) -> Path | None:
@@ -96,8 +116,9 @@ def _download_env(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[st
     return download
 
 
-def _refuse_source(plan: BuildPlan, text: str) -> NoReturn:
+def _refuse_source(plan: BuildPlan, problems: Sequence[str], hint: str) -> NoReturn:
     """Tell the kinds of failure of `go list` apart by the go command's own words."""
+    text = "\n".join(f"  {line}" for problem in problems for line in problem.splitlines())
     if "requires go >=" in text:
         raise ToolchainTooOldError(
             f"{plan.name}: a dependency asks for a newer Go than the pinned {plan.toolchain_version}:\n{text}",
@@ -117,4 +138,4 @@ def _refuse_source(plan: BuildPlan, text: str) -> NoReturn:
             f"{plan.name}: a Go module could not be downloaded:\n{text}",
             hint="Set GOPROXY to a proxy in reach, or commit a vendor folder (`go mod vendor`).",
         )
-    raise SourceError(f"{plan.name}: the go command refuses the source:\n{text}")
+    raise SourceError(f"{plan.name}: its Go source can't be built:\n{text}", hint=hint or None)

@@ -48,8 +48,8 @@ DOWNLOAD_VARIABLES = (
     "SSL_CERT_DIR",
 )
 
-# Fields of `go list -json` that tell which files a build reads.
-LIST_FIELDS = "Dir,ImportPath,Name,Standard,Module,EmbedPatterns,CgoFiles,Incomplete,Error"
+# Fields of `go list -json` that tell which files a build reads, and what is wrong with them.
+LIST_FIELDS = "Dir,ImportPath,Name,Standard,Module,EmbedPatterns,EmbedFiles,IgnoredGoFiles,Error"
 
 # Where the compile command names its output.
 _OUTPUT = 3
@@ -155,7 +155,7 @@ def plan_build(
             *tags,
             source.package,
         ),
-        list_argv=("${toolchain}/bin/go", "list", "-deps", f"-json={LIST_FIELDS}", mod, *tags, source.package),
+        list_argv=("${toolchain}/bin/go", "list", "-e", "-deps", f"-json={LIST_FIELDS}", mod, *tags, source.package),
         env=tuple(sorted(_environment(system, source).items())),
         vcs=artifact.vcs,
     )
