@@ -66,7 +66,11 @@ def checkout(tmp_path: Path) -> Checkout:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Checkout:
     """A project with the artifacts `one`, which embeds a file and imports a package, and `two`, which does neither."""
-    folder = tmp_path / "tiny"
+    return write_tiny(tmp_path / "tiny")
+
+
+def write_tiny(folder: Path) -> Checkout:
+    """Write the tiny project into a folder."""
     files = {
         "go.mod": "module example.com/tiny\n\ngo 1.26\n",
         "cmd/one/main.go": MAIN,
