@@ -25,8 +25,9 @@ from meshbuild.git import source_state
 from meshbuild.paths import local_errors
 from meshbuild.pins import host_platform
 from meshbuild.signing import generate_key, load_signer
-from meshbuild.targets import cache_folder, find_target, inputs, payload, plan_target, read_targets
+from meshbuild.targets import asked_for, cache_folder, find_target, inputs, payload, plan_target, read_targets
 from meshbuild.toolchains import ensure_toolchain
+from meshbuild.why import remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -130,6 +131,7 @@ class Workshop:
                 record = self._pack(task, begun, result)
             finally:
                 shutil.rmtree(begun.prepared.folders["work"], ignore_errors=True)
+            remember(settings, task, record, asked_for(settings, begun.target), begun.snapshot)
             with local_errors(f"write {record_file}"):
                 uptodate.write_record(record_file, record)
             return record
@@ -194,7 +196,7 @@ class Workshop:
         with local_errors(f"write {settings.dist}"):
             settings.dist.mkdir(exist_ok=True)
             _ignore(settings.dist)
-        folders = [target.manifest_dir, target.manifest_dir / plan.source.module_dir]
+        folders = plan.source.folders(target.manifest_dir)
         source = source_state(folders, self._environ)
         info = write_bundle(
             settings.dist / task.file_name,

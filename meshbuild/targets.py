@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshbuild import __version__, uptodate
 from meshbuild.bundle import PackInput
 from meshbuild.digests import Sha256
-from meshbuild.errors import InputsChangedError, SourceError
+from meshbuild.errors import InputsChangedError, NoSuchArtifactError, SourceError
 from meshbuild.git import source_state
 from meshbuild.gosource import find_source
 from meshbuild.jsontext import canonical_json
@@ -44,6 +45,12 @@ class Target:
         """`module:artifact:system`."""
         return f"{self.manifest.module}:{self.artifact.name}:{self.artifact.system}"
 
+    @property
+    def names(self) -> set[str]:
+        """All that it may be called: by its module, its artifact, and both."""
+        module, artifact = self.manifest.module, self.artifact.name
+        return {module, artifact, f"{module}:{artifact}", self.name}
+
 
 def plan_tasks(settings: Settings) -> list[ArtifactTask]:
     """Read the pins and every manifest of a project, and name every artifact for every system.
@@ -52,18 +59,19 @@ def plan_tasks(settings: Settings) -> list[ArtifactTask]:
         PinsError: toolchains.toml is missing or not valid.
         ManifestError: manifests are not valid, or two of them are of one module; all their problems together.
     """
-    targets = read_targets(settings)
-    return [
-        ArtifactTask(
-            module=target.manifest.module,
-            version=target.manifest.version,
-            artifact=target.artifact.name,
-            system=target.artifact.system,
-            manifest=os.path.relpath(target.manifest_dir / "manifest.json", settings.project),
-            fingerprint=Sha256.of(canonical_json(asked_for(settings, target))),
-        )
-        for target in targets
-    ]
+    return [task_of(settings, target) for target in read_targets(settings)]
+
+
+def task_of(settings: Settings, target: Target) -> ArtifactTask:
+    """As much of a target as deciding whether it is up to date needs."""
+    return ArtifactTask(
+        module=target.manifest.module,
+        version=target.manifest.version,
+        artifact=target.artifact.name,
+        system=target.artifact.system,
+        manifest=os.path.relpath(target.manifest_dir / "manifest.json", settings.project),
+        fingerprint=Sha256.of(canonical_json(asked_for(settings, target))),
+    )
 
 
 def read_targets(settings: Settings) -> list[Target]:
@@ -77,6 +85,23 @@ def read_targets(settings: Settings) -> list[Target]:
     ]
 
 
+def choose_targets(settings: Settings, names: Sequence[str]) -> list[Target]:
+    """The artifacts that names mean: modules, artifacts, or MODULE:ARTIFACT[:SYSTEM]; all of them for no names.
+
+    Raises:
+        NoSuchArtifactError: a name means none.
+        PinsError, ManifestError: as `plan_tasks` says.
+    """
+    targets = read_targets(settings)
+    known = {name for target in targets for name in target.names}
+    for name in names:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise NoSuchArtifactError(f"no module or artifact is named {name!r}{meant}")
+    return [target for target in targets if not names or target.names & set(names)]
+
+
 def plan_target(target: Target, environ: Mapping[str, str]) -> BuildPlan:
     """Plan one artifact's build, with the state of its source as it is now.
 
@@ -85,8 +110,9 @@ def plan_target(target: Target, environ: Mapping[str, str]) -> BuildPlan:
     """
     where = f"{target.manifest.module}.{target.artifact.name}"
     source = find_source(target.manifest_dir, target.artifact.source, where=where)
-    folders = [target.manifest_dir, target.manifest_dir / source.module_dir]
-    commit, dirty = source_state(folders, environ) if asks_git(target.artifact) else (None, None)
+    commit, dirty = (
+        source_state(source.folders(target.manifest_dir), environ) if asks_git(target.artifact) else (None, None)
+    )
     if target.artifact.vcs and (commit is None or dirty):
         raise SourceError(
             f"{where}: `vcs` stamps the git revision, and "
@@ -180,17 +206,9 @@ def inputs(settings: Settings, target: Target, plan: BuildPlan, packages: Sequen
     def relative(path: Path) -> str:
         return os.path.relpath(path, settings.project)
 
-    module_dir = Path(os.path.normpath(target.manifest_dir / plan.source.module_dir))
-    package_dir = Path(os.path.normpath(target.manifest_dir / target.artifact.source))
-    files = {package_dir / "default.pgo", module_dir / "vendor" / "modules.txt"}
-    files |= {folder / "go.mod" for folder in (package_dir, *package_dir.parents) if folder.is_relative_to(module_dir)}
-    files |= {
-        folder / "go.work" for folder in (module_dir, *module_dir.parents) if folder.is_relative_to(target.manifest_dir)
-    }
-    go_mods = {package.go_mod for package in packages if package.go_mod} | {module_dir / "go.mod"}
-    if plan.source.workspace:
-        workspace = Path(os.path.normpath(module_dir / plan.source.workspace))
-        files |= {workspace, workspace.with_name("go.work.sum"), workspace.parent / "vendor" / "modules.txt"}
+    files = {Path(os.path.normpath(target.manifest_dir / name)) for name in plan.source.files}
+    files.add(Path(os.path.normpath(target.manifest_dir / target.artifact.source / "default.pgo")))
+    go_mods = {package.go_mod for package in packages if package.go_mod}
     files |= go_mods | {go_mod.with_name("go.sum") for go_mod in go_mods}
     if not settings.builder_key:
         files.add(settings.path(settings.keys) / "builder.pub")

@@ -331,7 +331,8 @@ def _memory(settings: Settings) -> uptodate.DigestMemory:
 
 
 def _clean(settings: Settings, task: ArtifactTask) -> None:
-    for file in (settings.dist / task.file_name, task.record_file(settings)):
+    record = task.record_file(settings)
+    for file in (settings.dist / task.file_name, record, record.with_suffix(".why")):
         file.unlink(missing_ok=True)
 
 

@@ -8,9 +8,8 @@ from dataclasses import asdict
 import click
 
 from meshbuild.cli import console
-from meshbuild.errors import NoSuchArtifactError
 from meshbuild.settings import current_settings
-from meshbuild.targets import plan_target, read_targets
+from meshbuild.targets import choose_targets, plan_target
 
 
 @click.command("plan")
@@ -24,12 +23,7 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
 
     Example: meshbuild plan mesh-controller
     """
-    plans = [plan_target(target, os.environ) for target in read_targets(current_settings())]
-    known = {name for plan in plans for name in _names(plan.module, plan.artifact, plan.system)}
-    for name in names:
-        if name not in known:
-            raise NoSuchArtifactError(f"no module or artifact is named {name!r}.{console.suggestion(name, known)}")
-    chosen = [plan for plan in plans if not names or _names(plan.module, plan.artifact, plan.system) & set(names)]
+    chosen = [plan_target(target, os.environ) for target in choose_targets(current_settings(), names)]
     if as_json:
         console.result_json(
             {
@@ -48,7 +42,3 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
             console.result(f"  {name}={value}")
         console.result(f"  $ {' '.join(plan.list_argv)}")
         console.result(f"  $ {' '.join(plan.argv)}")
-
-
-def _names(module: str, artifact: str, system: str) -> set[str]:
-    return {module, artifact, f"{module}:{artifact}", f"{module}:{artifact}:{system}"}
