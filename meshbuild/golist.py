@@ -61,7 +61,7 @@ def list_packages(
         problems = source_problems(listing, module_cache=env["GOMODCACHE"], tree=Path(folders["tree"]))
     if problems:
         hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
-        _refuse_source(plan, [problem.text for problem in problems], " ".join(hints))
+        _refuse_source(plan, [problem.text for problem in problems], " ".join(hints) + _unused_workspace(plan, folders))
     found = [value for value in listing if not value.get("Standard")]
     main = found[-1] if found else {}
     if main.get("Name") != "main":
@@ -86,6 +86,15 @@ def explain_failure(plan: BuildPlan, said: str, *, folders: Mapping[str, str], e
     with local_errors(f"read the source of {plan.name}"):
         listed = run([substitute(part, folders) for part in plan.list_argv], env=env, cwd=folders["source"])
         return compile_hint(said, _json_values(listed.stdout.decode())) or None
+
+
+def _unused_workspace(plan: BuildPlan, folders: Mapping[str, str]) -> str:
+    """A word about a go.work that people may have in mind, and that isn't in force."""
+    source = Path(folders["source"])
+    found = next((folder / "go.work" for folder in (source, *source.parents) if (folder / "go.work").is_file()), None)
+    if found is None or plan.source.workspace is not None:
+        return ""
+    return f" {found} isn't used: it lies outside of the module's own folder, or doesn't use this Go module."
 
 
 def _go_mod(value: Mapping[str, Any]) -> Path | None:

@@ -9,6 +9,7 @@ Inputs are texts, so that a record is plain JSON. Paths are relative to the proj
     package:FOLDER       the files of a folder that the go command would look at
     embed:FOLDER:PATTERN what a //go:embed pattern names, seen from a package's folder
     glob:FOLDER:PATTERN  what a `files` rule names, seen from the manifest's folder
+                         (`%3A` and `%25` in these two FOLDERs stand for a colon and a percent sign)
     git:FOLDER           the commit that a folder is at
     vcs:FOLDER           the same, whether its tree differs, and the tags behind it: what `go build` stamps
 
@@ -21,6 +22,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import stat
 import time
 from dataclasses import asdict, dataclass, field
@@ -181,6 +183,7 @@ def input_files(name: str, project: Path) -> Iterable[tuple[str, str]]:
     if kind == "package":
         return _package_files(os.path.join(project, rest))  # noqa: PTH118
     folder, _, pattern = rest.partition(":")
+    folder = folder.replace("%3A", ":").replace("%25", "%")
     found = embedded_files if kind == "embed" else matching_files
     root = os.path.join(project, folder)  # noqa: PTH118
     return ((name, f"{root}/{name}") for name in found(root, pattern))
@@ -196,7 +199,7 @@ def embedded_files(folder: str, pattern: str) -> list[str]:
     """The files that a //go:embed pattern names, as https://pkg.go.dev/embed says; relative, with slashes, sorted."""
     everything = pattern.startswith("all:")
     found: set[str] = set()
-    for name in glob.glob(pattern.removeprefix("all:"), root_dir=folder, include_hidden=True):  # noqa: PTH207
+    for name in _go_glob(folder, pattern.removeprefix("all:")):
         top = f"{folder}/{name}"
         if not os.path.isdir(top):  # noqa: PTH112
             found.add(name)
@@ -208,6 +211,31 @@ def embedded_files(folder: str, pattern: str) -> list[str]:
                 files = [part for part in files if part[0] not in "._"]  # noqa: PLW2901
             found.update(os.path.relpath(f"{parent}/{part}", folder) for part in files)
     return sorted(found)
+
+
+def _go_glob(folder: str, pattern: str) -> list[str]:
+    """What Go's path.Match means by a pattern; Python's glob writes `[^a]` as `[!a]` and knows no backslash."""
+    if "[" not in pattern and "\\" not in pattern:
+        return glob.glob(pattern, root_dir=folder, include_hidden=True)  # noqa: PTH207 - needs root_dir
+    found = [""]
+    for part in pattern.split("/"):
+        match = re.compile(re.sub(r"\[\^?(?:\\.|[^\]\\])+\]|\\.|.", _go_glob_token, part)).fullmatch
+        found = [
+            f"{parent}/{name}" if parent else name
+            for parent in found
+            if os.path.isdir(f"{folder}/{parent}")  # noqa: PTH112
+            for name in os.listdir(f"{folder}/{parent}")  # noqa: PTH208
+            if match(name)
+        ]
+    return found
+
+
+def _go_glob_token(match: re.Match[str]) -> str:
+    token = match[0]
+    if token[0] == "[" and len(token) > 1:
+        letters = re.sub(r"\\(.)|\[", lambda inner: re.escape(inner[1] or "["), token[1:])
+        return f"[{letters}"
+    return {"*": ".*", "?": "."}.get(token) or re.escape(token[-1])
 
 
 def _package_files(folder: str) -> Iterator[tuple[str, str]]:

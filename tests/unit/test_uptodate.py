@@ -187,3 +187,29 @@ def test_a_damaged_record_means_build(tmp_path: Path, rubbish: str) -> None:
 def test_records_round_trip(tmp_path: Path, built: Record) -> None:
     uptodate.write_record(tmp_path / "r.json", built)
     assert uptodate.read_record(tmp_path / "r.json") == built
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("s/*.txt", ["s/.h.txt", "s/a.txt", "s/b.txt", "s/sub.txt"]),
+        ("s/?.txt", ["s/a.txt", "s/b.txt"]),
+        ("s/[^b].txt", ["s/a.txt"]),
+        ("s/[a-b].txt", ["s/a.txt", "s/b.txt"]),
+        (r"[s]/[\^a].txt", ["s/a.txt"]),
+        (r"s/\a.t[xX]t", ["s/a.txt"]),
+        (r"s/\[1\]", ["s/[1]"]),
+        (r"s/[\[]1[\]]", ["s/[1]"]),
+        ("s/[[]1]", ["s/[1]"]),
+        ("s", ["s/[1]", "s/a.txt", "s/b.txt", "s/folder", "s/sub.txt"]),
+        ("all:s", ["s/.h.txt", "s/[1]", "s/a.txt", "s/b.txt", "s/folder", "s/sub.txt"]),
+        ("nothing", []),
+    ],
+)
+def test_embed_patterns_mean_what_go_means(tmp_path: Path, pattern: str, names: list[str]) -> None:
+    for name in (".h.txt", "a.txt", "b.txt", "[1]"):
+        write(tmp_path / "s" / name)
+    write(tmp_path / "elsewhere/x")
+    (tmp_path / "s/folder").symlink_to("../elsewhere")
+    (tmp_path / "s/sub.txt").symlink_to("nowhere")
+    assert uptodate.embedded_files(str(tmp_path), pattern) == names
