@@ -206,6 +206,9 @@ def inputs(settings: Settings, target: Target, plan: BuildPlan, packages: Sequen
     def relative(path: Path) -> str:
         return os.path.relpath(path, settings.project)
 
+    def escaped(path: Path) -> str:
+        return relative(path).replace("%", "%25").replace(":", "%3A")
+
     files = {Path(os.path.normpath(target.manifest_dir / name)) for name in plan.source.files}
     files.add(Path(os.path.normpath(target.manifest_dir / target.artifact.source / "default.pgo")))
     go_mods = {package.go_mod for package in packages if package.go_mod}
@@ -215,8 +218,8 @@ def inputs(settings: Settings, target: Target, plan: BuildPlan, packages: Sequen
     names = [f"file:{relative(file)}" for file in files]
     for package in packages:
         names.append(f"package:{relative(package.folder)}")
-        names += [f"embed:{relative(package.folder)}:{pattern}" for pattern in package.embeds]
-    names += [f"glob:{relative(target.manifest_dir)}:{rule.source}" for rule in target.artifact.files]
+        names += [f"embed:{escaped(package.folder)}:{pattern}" for pattern in package.embeds]
+    names += [f"glob:{escaped(target.manifest_dir)}:{rule.source}" for rule in target.artifact.files]
     if asks_git(target.artifact):
         names.append(f"{'vcs' if target.artifact.vcs else 'git'}:{relative(target.manifest_dir)}")
     return sorted(names)
