@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test lint types imports unit system bench docs clean
+.PHONY: help demo reproduce test lint types imports unit system bench docs clean
 
 help: ## Show the targets.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -17,6 +17,9 @@ $(READY): pyproject.toml
 
 demo: $(READY) ## Build, sign, push to a folder store, fetch, verify and run: the main job on embedded defaults.
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/demo.py
+
+reproduce: $(READY) ## Build every artifact twice, under conditions as unlike as can be had, and compare.
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.reproduce
 
 test: lint types imports unit ## Lint, types, direction of imports, and the tests.
 
