@@ -106,7 +106,7 @@ class SharedCache:
         self._reads, self._writes = _Use(), _Use()
         self._stalled_s = 0.0
         self._offered = 0
-        self._queue: queue.Queue[tuple[Sha256, Entry]] = queue.Queue(_QUEUE_LENGTH)
+        self._queue: queue.Queue[tuple[Sha256, Entry] | None] = queue.Queue(_QUEUE_LENGTH)
         self._uploaders: list[threading.Thread] = []
 
     def get(self, action: Sha256) -> Entry | None:
@@ -128,8 +128,7 @@ class SharedCache:
         """
         entry = Entry(output, size_bytes, time.time_ns())
         self._local.add(action, entry, pieces)
-        if self._writes.wanted and entry.size_bytes <= MAX_OUTPUT_BYTES:
-            self._offer(action, entry)
+        self._offer(action, entry)
         return self.output_file(entry)
 
     def output_file(self, entry: Entry) -> Path:
@@ -143,6 +142,9 @@ class SharedCache:
             in_time = done.wait_for(lambda: not self._queue.unfinished_tasks, self._patience.flush_s)
         if not in_time:
             self._stop(self._writes, "it did not take all uploads in time")
+        with contextlib.suppress(queue.Full):
+            for _ in self._uploaders:
+                self._queue.put_nowait(None)
         with self._lock:
             self.counts.not_uploaded = self._offered - self.counts.uploaded
         with contextlib.suppress(OSError):
@@ -190,6 +192,8 @@ class SharedCache:
                 return
         with self._lock:
             self._offered += 1
+            if not self._writes.wanted or entry.size_bytes > MAX_OUTPUT_BYTES:
+                return
             if not self._uploaders:
                 self._uploaders = [threading.Thread(target=self._upload_all, daemon=True) for _ in range(_UPLOADERS)]
                 for thread in self._uploaders:
@@ -198,10 +202,9 @@ class SharedCache:
             self._queue.put_nowait((action, entry))
 
     def _upload_all(self) -> None:
-        while True:
-            action, entry = self._queue.get()
+        while (work := self._queue.get()) is not None:
             if self._writes.wanted:
-                self._upload(action, entry)
+                self._upload(*work)
             self._queue.task_done()
 
     def _upload(self, action: Sha256, entry: Entry) -> None:
