@@ -113,7 +113,7 @@ def attestor(
 
 def _go_sums(manifest_dir: Path, plan: BuildPlan) -> list[str]:
     folder = manifest_dir / plan.source.module_dir
-    files = [folder / "go.sum"]
+    files = [module / "go.sum" for module in plan.source.folders(manifest_dir)]
     if plan.source.workspace:
         files.append((folder / plan.source.workspace).with_name("go.work.sum"))
     return [file.read_text(errors="replace") for file in files if file.is_file()]

@@ -271,7 +271,7 @@ def _pin(pins: Pins, toolchain: _Dependency) -> ToolchainPin:
 
 def _source_notes(target: Target, source: GoSource, said: _Definition, environ: Mapping[str, str]) -> Sequence[str]:
     """What lets one expect other bytes, seen from git."""
-    commit, dirty = source_state([target.manifest_dir, target.manifest_dir / source.module_dir], environ)
+    commit, dirty = source_state(source.folders(target.manifest_dir), environ)
     notes = []
     if said.commit is None:
         notes.append("the statement names no commit, so nobody knows whether this is its source")
