@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from meshbuild.errors import SourceError
-from meshbuild.gosource import find_source, parse_directives
+from meshbuild.gosource import find_source, parse_directives, source_tree
 
 GO_MOD = "module example.com/m\n\ngo 1.26\n"
 
@@ -115,3 +115,60 @@ def test_directives() -> None:
         ["require", "b", "v2"],
         ["replace", "a", "=>", "../a"],
     ]
+
+
+def test_the_tree_is_the_outermost_of_checkout_project_manifest_and_go_module(tmp_path: Path) -> None:
+    manifest, module = tmp_path / "git/project/bundles/app", tmp_path / "git/project/bundles/app/svc"
+    module.mkdir(parents=True)
+    assert source_tree(manifest, module) == manifest
+    assert source_tree(module, manifest) == manifest
+    write(tmp_path / "git/project/toolchains.toml", "")
+    assert source_tree(manifest, module) == tmp_path / "git/project"
+    (tmp_path / "git/.git").mkdir()
+    assert source_tree(manifest, module) == tmp_path / "git"
+    write(manifest / ".git", "gitdir: elsewhere")
+    assert source_tree(manifest, module) == tmp_path / "git/project"
+
+
+def test_files_that_decide_are_named_whether_they_are_there_or_not(tmp_path: Path) -> None:
+    write(tmp_path / "svc/go.mod", GO_MOD + "require a v1\nreplace a => ../lib\n")
+    write(tmp_path / "svc/cmd/main.go")
+    source = find_source(tmp_path, "svc/cmd", where="m.x")
+    assert source.go_modules == ("lib", "svc")
+    assert source.folders(tmp_path) == [tmp_path, tmp_path / "lib", tmp_path / "svc"]
+    assert source.files == (
+        "go.work", "lib/go.mod", "lib/go.sum", "svc/cmd/go.mod", "svc/go.mod", "svc/go.sum", "svc/go.work",
+        "svc/vendor/modules.txt",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("require a v1\nreplace a => ../../a", r"go\.mod: replace a => \.\./\.\./a leads to /"),
+        ("require a v1\nreplace a v1 => /a", r"go\.mod: replace a => /a is an absolute path"),
+        ("require (\n\ta v1 // indirect\n)\nreplace (\n\ta => ../a\n)", r"replace a => \.\./a leads to /"),
+        ("replace a => ../a", None),
+        ("require a v1\nreplace a => example.com/fork v1", None),
+        ("require a v1\nreplace a => ./a", None),
+        ("require a v1\nreplace a => .", None),
+    ],
+)
+def test_replace_lines(tmp_path: Path, lines: str, problem: str | None) -> None:
+    tree = tmp_path / "tree"
+    write(tree / "go.mod", f"{GO_MOD}{lines}\n")
+    write(tree / "main.go")
+    if problem is None:
+        find_source(tree, ".", where="m.x")
+    else:
+        with pytest.raises(SourceError, match=problem) as caught:
+            find_source(tree, ".", where="m.x")
+        assert "go mod vendor" in (caught.value.hint or "")
+
+
+def test_an_old_go_mod_does_not_list_what_it_requires_so_every_replace_counts(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    write(tree / "go.mod", "module example.com/m\n\ngo 1.16\n\nreplace a => ../a\n")
+    write(tree / "main.go")
+    with pytest.raises(SourceError, match="leads to"):
+        find_source(tree, ".", where="m.x")
