@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from meshbuild.plan import BuildPlan
+
+# How the go command, or git for it, says that a module couldn't be had, as against one that isn't right.
+_NETWORK = re.compile(
+    r"dial tcp|no such host|module lookup disabled|proxyconnect|connection re(?:fused|set)|i/o timeout|tls: |x509: "
+    r"|TLS handshake|unexpected EOF|: reading https?:"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +140,7 @@ def _refuse_source(plan: BuildPlan, problems: Sequence[str], hint: str) -> NoRet
             f"{plan.name}: a dependency asks for a newer Go than the pinned {plan.toolchain_version}:\n{text}",
             hint="Pin a newer Go in toolchains.toml.",
         )
-    network = (
-        "dial tcp",
-        "no such host",
-        "module lookup disabled",
-        "proxyconnect",
-        "connection re",
-        "i/o timeout",
-        "TLS",
-    )
-    if any(word in text for word in network) or ": reading http" in text:
+    if _NETWORK.search(text):
         raise ModuleDownloadError(
             f"{plan.name}: a Go module could not be downloaded:\n{text}",
             hint="Set GOPROXY to a proxy in reach, or commit a vendor folder (`go mod vendor`).",
