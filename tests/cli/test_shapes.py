@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +18,7 @@ from meshbuild.build import BuildSite, PreparedBuild, compile_build, prepare_bui
 from meshbuild.errors import CompileError, MeshbuildError, ModuleDownloadError, SourceError, ToolchainTooOldError
 from meshbuild.pins import host_platform
 from meshbuild.settings import Settings, load_settings
-from meshbuild.targets import Target, inputs, plan_target, read_targets
+from meshbuild.targets import Target, inputs, plan_target, plan_tasks, read_targets
 from meshbuild.toolchains import Toolchain, ensure_toolchain, user_cache
 from meshbuild.uptodate import DigestMemory, Snapshot, digest_inputs
 from tests.system.conftest import PROJECT
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GO_MOD = "module example.com/m\n\ngo 1.26\n"
+C = 'import "C"\n'
 MAIN = "package main\n\nfunc main() { print(word) }\n"
 
 
@@ -51,11 +56,31 @@ class Shape:
         text = json.dumps({"module": "shape", "version": "1", "slug": "shape", "build": build})
         self.write({f"{folder}/manifest.json": text})
 
+    def publish(self, module: str, files: dict[str, str]) -> str:
+        """Put version 1.0.0 of a Go module into the module proxy that the builds see; returns its lines of go.sum."""
+        folder = self.outside / "proxy" / re.sub("[A-Z]", lambda match: f"!{match[0].lower()}", module) / "@v"
+        folder.mkdir(parents=True)
+        go_mod = f"module {module}\n\ngo 1.26\n"
+        (folder / "v1.0.0.info").write_text('{"Version": "v1.0.0"}')
+        (folder / "v1.0.0.mod").write_text(go_mod)
+        inside = {f"{module}@v1.0.0/{name}": text for name, text in {"go.mod": go_mod, **files}.items()}
+        with zipfile.ZipFile(folder / "v1.0.0.zip", "w") as archive:
+            for name, text in inside.items():
+                archive.writestr(name, text)
+        return f"{module} v1.0.0 {h1(inside)}\n{module} v1.0.0/go.mod {h1({'go.mod': go_mod})}\n"
+
     def prepare(self) -> tuple[Target, PreparedBuild]:
         [target] = read_targets(self.settings)
-        environ = {**os.environ, "GOPROXY": "off"}  # nothing of these tests needs a network
+        proxy = self.outside / "proxy"
+        environ = {**os.environ, "GOPROXY": f"file://{proxy}" if proxy.exists() else "off", "GOSUMDB": "off"}
         plan = plan_target(target, environ)
-        site = BuildSite(manifest_dir=target.manifest_dir, cache=user_cache(os.environ), work=self.outside / "work")
+        cache = user_cache(os.environ)
+        if proxy.exists():  # what it gave stays out of the user's cache
+            compiled, cache = cache / "go-build", self.outside / "cache"
+            cache.mkdir(exist_ok=True)
+            if not (cache / "go-build").exists():
+                (cache / "go-build").symlink_to(compiled)
+        site = BuildSite(manifest_dir=target.manifest_dir, cache=cache, work=self.outside / "work")
         return target, prepare_build(plan, site=site, toolchain=self._toolchain(target), environ=environ)
 
     def run(self) -> str:
@@ -90,6 +115,12 @@ class Shape:
     def _toolchain(target: Target) -> Toolchain:
         pin = target.pins.toolchain(None, host_platform())
         return ensure_toolchain(pin, cache=user_cache(os.environ), environ=os.environ, report=print)
+
+
+def h1(files: dict[str, str]) -> str:
+    """Go's own digest of a module's files (golang.org/x/mod/sumdb/dirhash, Hash1)."""
+    lines = [f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(files.items())]
+    return "h1:" + base64.b64encode(hashlib.sha256("".join(lines).encode()).digest()).decode()
 
 
 @pytest.fixture
@@ -467,7 +498,9 @@ def test_tags_choose_files_and_packages(shape: Shape) -> None:
     shape.manifest()
     assert shape.run() == "plain"
     assert "package:pro" not in shape.state()
+    [untagged] = [task.fingerprint for task in plan_tasks(shape.settings)]
     shape.manifest(tags=["pro"])
+    assert plan_tasks(shape.settings)[0].fingerprint != untagged
     assert shape.run() == "pro"
     assert "package:pro" in shape.state()
 
@@ -549,6 +582,38 @@ def test_module_names_with_upper_case(shape: Shape) -> None:
     assert shape.run() == "Upper"
 
 
+def required(shape: Shape, module: str, files: dict[str, str]) -> None:
+    sums = shape.publish(module, files)
+    shape.write({"go.mod": f"{GO_MOD}\nrequire {module} v1.0.0\n", "go.sum": sums})
+    shape.write({"main.go": imports(module, say="Name")})
+    shape.manifest()
+
+
+def test_a_dependency_with_upper_case_in_its_name_and_no_input_of_it(shape: Shape) -> None:
+    text = 'package lib\n\nimport _ "embed"\n\n//go:embed Name.txt\nvar Name string\n'
+    required(shape, "example.com/Big/Lib", {"lib.go": text, "Name.txt": "published"})
+    assert shape.run() == "published"
+    assert (shape.outside / "cache/go-mod/example.com/!big/!lib@v1.0.0/Name.txt").is_file()
+    assert {name for name in shape.state() if not name.startswith("file:")} == {"package:."}
+
+
+def test_a_downloaded_dependency_that_needs_cgo_or_a_tag_is_refused(shape: Shape) -> None:
+    needs_c = {"lib.go": f'package lib\n\nimport _ "example.com/Lib/sub"\n\n{C}', "sub/x.go": f"package sub\n\n{C}"}
+    required(shape, "example.com/Lib", {**needs_c, "tagged/x.go": "//go:build pro\n\npackage tagged\n"})
+    shape.write({"main.go": imports("example.com/Lib", "example.com/Lib/sub", "example.com/Lib/tagged")})
+    text = shape.refusal()
+    assert "example.com/Lib needs cgo, which is off: without it lib.go are left out (imported by example.com/m)" in text
+    assert "example.com/Lib/sub needs cgo" in text
+    assert "x.go: //go:build pro" in text
+
+
+def test_a_dependency_that_is_not_what_go_sum_says(shape: Shape) -> None:
+    required(shape, "example.com/Lib", {"lib.go": "package lib\n"})
+    sums = (shape.folder / "go.sum").read_text()
+    shape.write({"go.sum": sums.replace("v1.0.0 h1:", "v1.0.0 h1:AAAA", 1)})
+    assert "checksum mismatch" in shape.refusal()
+
+
 def test_internal_packages(shape: Shape) -> None:
     shape.write({"go.mod": GO_MOD, "main.go": imports("example.com/m/internal/x", say="Name")})
     shape.write({"internal/x/x.go": 'package x\n\nconst Name = "internal"\n'})
@@ -594,8 +659,6 @@ def test_a_plain_mistake_gets_no_hint_about_generators(shape: Shape) -> None:
 
 
 # cgo
-
-C = 'import "C"\n'
 
 
 def test_packages_that_need_cgo_are_refused_before_anything_is_compiled(shape: Shape) -> None:
