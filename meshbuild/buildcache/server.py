@@ -31,6 +31,8 @@ from meshbuild.paths import local_errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from meshbuild.buildcache.cache import Patience
+
 _RELAY = Path(__file__).with_name("relay.py")
 _MAX_LINE_BYTES, _MAX_SOCKET_PATH_BYTES = 4096, 100
 # Go waits for as many answers at once as it has processors; its requests for source indexes come on top.
@@ -39,7 +41,13 @@ _ANSWERING_THREADS = 16
 
 @contextlib.contextmanager
 def shared_cache(
-    store: str, *, key: bytes, folder: Path, work: Path, report: Callable[[str], None]
+    store: str,
+    *,
+    key: bytes,
+    folder: Path,
+    work: Path,
+    report: Callable[[str], None],
+    patience: Patience | None = None,
 ) -> Iterator[tuple[dict[str, str], SharedCache]]:
     """Serve a shared build cache to the compilers that run inside the block, whatever network they are cut off from.
 
@@ -51,6 +59,7 @@ def shared_cache(
         folder: this machine's part of the cache.
         work: the build's private folder.
         report: told once when the store isn't used any more.
+        patience: how long the store may take.
 
     Yields:
         What to add to the compiler's environment, and the cache with its counts.
@@ -59,7 +68,7 @@ def shared_cache(
         SettingsError: the store's address is of no known kind.
         LocalFileError: the server's socket can't be made.
     """
-    cache = SharedCache(open_cache_store(store), key=key, folder=folder, report=report)
+    cache = SharedCache(open_cache_store(store), key=key, folder=folder, report=report, patience=patience)
     with contextlib.ExitStack() as stack:
         if len(os.fsencode(work)) > _MAX_SOCKET_PATH_BYTES - len("/cache.sock"):
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="meshbuild-", dir="/tmp")))
@@ -94,6 +103,7 @@ def serve(cache: SharedCache, requests: BinaryIO, answers: BinaryIO) -> None:
             elif request["Command"] == "put":
                 _put(cache, request, requests, answer)
             else:
+                threads.shutdown()
                 answer(ID=request["ID"])
                 return
     except (ValueError, KeyError, TypeError):  # not what a go command says; it will find the line closed

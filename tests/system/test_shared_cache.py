@@ -1,0 +1,128 @@
+"""The shared build cache behind a real nginx: WebDAV takes what builders put, and a read-only server takes nothing."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshbuild.buildcache.cache import CacheCounts, SharedCache
+from meshbuild.buildcache.entry import object_name
+from meshbuild.buildcache.stores import open_cache_store
+from meshbuild.digests import Sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.system
+
+KEY = bytes(range(32))
+# The server of docs/build-cache.md, on loopback, and another one that only reads.
+CONFIG = """
+user {user};
+daemon off;
+pid {folder}/pid;
+error_log stderr;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/bodies;
+  proxy_temp_path {folder}/t1; fastcgi_temp_path {folder}/t2; uwsgi_temp_path {folder}/t3; scgi_temp_path {folder}/t4;
+  server {{
+    listen 127.0.0.1:{port};
+    location /build-cache/ {{
+      root {folder}/www;
+      dav_methods PUT;
+      create_full_put_path on;
+      client_max_body_size 1g;
+    }}
+  }}
+  server {{
+    listen 127.0.0.1:{read_port};
+    location /build-cache/ {{
+      root {folder}/www;
+    }}
+  }}
+}}
+"""
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def addresses(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """A store that can be written, and the same one that can't."""
+    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if nginx is None:
+        pytest.skip("nginx is not installed")
+    folder = tmp_path / "nginx"
+    (folder / "www/build-cache").mkdir(parents=True)
+    port, read_port = _free_port(), _free_port()
+    (folder / "conf").write_text(CONFIG.format(user=getpass.getuser(), folder=folder, port=port, read_port=read_port))
+    with subprocess.Popen([nginx, "-c", str(folder / "conf"), "-e", "stderr"]) as process:
+        try:
+            for each in (port, read_port):
+                _wait_for(each)
+            yield f"http://127.0.0.1:{port}/build-cache", f"http://127.0.0.1:{read_port}/build-cache"
+        finally:
+            process.terminate()
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(100):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError("nginx does not answer")
+
+
+def test_builders_fill_it_and_read_it(addresses: tuple[str, str], tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def machine(name: str, address: str) -> SharedCache:
+        return SharedCache(open_cache_store(address), key=KEY, folder=tmp_path / name, report=said.append)
+
+    outputs = {Sha256.of(b"%d" % number): os.urandom(number * 10_000) for number in range(60)}
+    first = machine("first", addresses[0])
+    for action, output in outputs.items():
+        assert first.get(action) is None
+        first.put(action, Sha256.of(output), len(output), [output])
+    first.close()
+    assert first.counts == CacheCounts(misses=60, uploaded=60)
+    assert not said
+
+    second = machine("second", addresses[1])
+    for action, output in outputs.items():
+        entry = second.get(action)
+        assert entry is not None
+        assert second.output_file(entry).read_bytes() == output
+    new = Sha256.of(b"new")
+    assert second.get(new) is None
+    second.put(new, Sha256.of(b"x"), 1, [b"x"])
+    second.close()
+    assert second.counts == CacheCounts(hits=60, misses=1, not_uploaded=1)
+    assert len(said) == 1
+    assert "takes no uploads from here" in said[0]
+    assert not (tmp_path / "nginx/www/build-cache" / object_name(new)).exists()
+
+    action = next(iter(outputs))
+    (tmp_path / "nginx/www/build-cache" / object_name(action)).write_bytes(b"not what the builders put")
+    third = machine("third", addresses[0])
+    assert third.get(action) is None
+    third.put(action, Sha256.of(b""), 0, [])
+    third.close()
+    assert third.counts == CacheCounts(misses=1, rejected=1, uploaded=1)
+    assert machine("fourth", addresses[1]).get(action) is not None
