@@ -106,7 +106,7 @@ def compile_hint(said: str, packages: Iterable[Mapping[str, Any]]) -> str:
             continue
         cgo = _cgo_files(package)
         if cgo:
-            hints.append(f"{package['ImportPath']} leaves out {', '.join(cgo)}, since cgo is off. {_CGO}")
+            hints.append(f"{package['ImportPath']} leaves out {_list(cgo)}, since cgo is off. {_CGO}")
         lines = list(islice(generate_lines(Path(package["Dir"]), below=False), _MAX_SHOWN))
         if lines:
             hints.append(f"{_GENERATED} A //go:generate line is in {', in '.join(lines)}")
@@ -152,7 +152,7 @@ def _refused(package: Mapping[str, Any], local: Mapping[str, str]) -> Problem:
     if "build constraints exclude all Go files" in said:
         cgo = _cgo_files(package)
         if cgo:
-            return Problem(f"{path} needs cgo, which is off: without it {', '.join(cgo)} are left out{through}", _CGO)
+            return Problem(f"{path} needs cgo, which is off; left out: {_list(cgo)}{through}", _CGO)
         return Problem(text + _constraints(package), _TAGS)
     if "no matching files found" in said:
         return Problem(text, _GENERATED if any(generate_lines(Path(package["Dir"]))) else "")
@@ -217,6 +217,10 @@ def _texts(package: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _cgo_files(package: Mapping[str, Any]) -> list[str]:
     return [name for name, text in _texts(package) if _CGO_FILE.search(text)]
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_MAX_SHOWN], *(["..."] if len(names) > _MAX_SHOWN else [])])
 
 
 def _constraints(package: Mapping[str, Any]) -> str:

@@ -278,6 +278,17 @@ def test_a_local_replace_is_built_from_and_its_files_are_inputs(shape: Shape) ->
     assert not shape.still(before)
 
 
+def test_files_that_a_module_in_the_tree_embeds_are_inputs(shape: Shape) -> None:
+    replaced(shape, "./lib")
+    shape.write({**LIB, "lib/lib.go": 'package lib\n\nimport _ "embed"\n\n//go:embed name.txt\nvar Name string\n'})
+    shape.write({"lib/name.txt": "embedded"})
+    assert shape.run() == "embedded"
+    before = shape.state()
+    assert "embed:lib:name.txt" in before
+    shape.write({"lib/name.txt": "changed"})
+    assert not shape.still(before)
+
+
 def test_a_replace_may_leave_the_module_but_not_the_project(shape: Shape) -> None:
     replaced(shape, "../../lib", "bundles/app")
     shape.write(LIB)
@@ -602,7 +613,7 @@ def test_a_downloaded_dependency_that_needs_cgo_or_a_tag_is_refused(shape: Shape
     required(shape, "example.com/Lib", {**needs_c, "tagged/x.go": "//go:build pro\n\npackage tagged\n"})
     shape.write({"main.go": imports("example.com/Lib", "example.com/Lib/sub", "example.com/Lib/tagged")})
     text = shape.refusal()
-    assert "example.com/Lib needs cgo, which is off: without it lib.go are left out (imported by example.com/m)" in text
+    assert "example.com/Lib needs cgo, which is off; left out: lib.go (imported by example.com/m)" in text
     assert "example.com/Lib/sub needs cgo" in text
     assert "x.go: //go:build pro" in text
 
@@ -668,7 +679,7 @@ def test_packages_that_need_cgo_are_refused_before_anything_is_compiled(shape: S
     shape.write({"alsoc/x.go": '//go:build cgo\n\npackage alsoc\n\nimport (\n\t"os"\n\n\t"C"\n)\n'})
     shape.manifest()
     text = shape.refusal()
-    assert "example.com/m/needsc needs cgo, which is off: without it x.go are left out" in text
+    assert "example.com/m/needsc needs cgo, which is off; left out: x.go" in text
     assert "(imported by example.com/m/through, by example.com/m)" in text
     assert "example.com/m/alsoc needs cgo" in text
 
