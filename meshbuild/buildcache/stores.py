@@ -139,6 +139,7 @@ class HttpStore:
             url, plain = f"{self._url}/{name}", {"Accept-Encoding": "identity"}
             with session.get(url, stream=True, headers=plain, timeout=self._TIMEOUT_S) as answer:
                 if answer.status_code in self._ABSENT:
+                    answer.raw.read(1 << 16)  # a connection with something left to read isn't used again
                     yield None
                 elif answer.status_code == 200:  # noqa: PLR2004
                     yield answer.raw

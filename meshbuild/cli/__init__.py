@@ -20,12 +20,14 @@ from meshbuild.errors import MeshbuildError
 VERBS = {
     "validate": "Check manifests and report every problem.",
     "plan": "Show what a build would run, without running it.",
+    "why": "Say what a build would build, and which inputs changed.",
     "toolchain": "List and fetch the pinned toolchains.",
     "inspect": "Show what is in a bundle.",
     "verify": "Check a bundle's signature, digests and listing.",
     "store": "Make a bundle store.",
     "push": "Publish the built bundles of modules as releases.",
     "releases": "List a module's releases in the store.",
+    "cache": "Serve Go's build cache from a store that machines share.",
     "fetch": "Fetch a module's release, verify it and unpack it.",
 }
 

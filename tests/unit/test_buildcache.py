@@ -532,6 +532,20 @@ class TestStoresInTrouble:
         assert entry == ENTRY
         assert cache.output_file(entry).read_bytes() == OUTPUT
 
+    @pytest.mark.parametrize(("status", "body"), [("404 Not Found", b"gone"), ("200 OK", packed())])
+    def test_a_connection_is_used_again(self, tmp_path: Path, server: Server, status: str, body: bytes) -> None:
+        connections = []
+
+        def counting(connection: socket.socket) -> None:
+            connections.append(connection)
+            answering(status, body)(connection)
+
+        store = open_cache_store(server(counting))
+        for number in range(5):
+            machine = Machines(tmp_path, store).machine(f"machine {number}")
+            assert (machine.get(ACTION) is None) == status.startswith("404")
+        assert len(connections) == 1
+
     def test_a_full_disk_here_is_a_miss(self, folder_machines: Machines, tmp_path: Path) -> None:
         first = folder_machines.machine("first")
         put(first)
