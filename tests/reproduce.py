@@ -144,17 +144,15 @@ def _other_user() -> list[str]:
         return []
 
 
-def compare(scratch: Path, first: Path, second: Path) -> tuple[str, list[str]]:
+def compare(first: Path, second: Path) -> tuple[str, list[str]]:
     """The first bundle's content digest, and where the two part."""
-    folders = scratch / "first", scratch / "second"
-    one, other = (read_bundle(bundle, into=folder) for bundle, folder in zip((first, second), folders, strict=True))
-    lines = []
-    if one.content_sha256 != other.content_sha256:
-        lines = listing_differences(one.listing, other.listing)
-        lines += program_differences(folders[0] / one.listing.binary, folders[1] / other.listing.binary)
-    for folder in folders:
-        shutil.rmtree(folder)
-    return one.content_sha256, lines
+    with tempfile.TemporaryDirectory(prefix="compare-") as scratch:
+        folders = Path(scratch, "first"), Path(scratch, "second")
+        one, other = (read_bundle(bundle, into=folder) for bundle, folder in zip((first, second), folders, strict=True))
+        if one.content_sha256 == other.content_sha256:
+            return one.content_sha256, []
+        programs = (folder / info.listing.binary for folder, info in zip(folders, (one, other), strict=True))
+        return one.content_sha256, [*listing_differences(one.listing, other.listing), *program_differences(*programs)]
 
 
 def main() -> int:
@@ -170,7 +168,7 @@ def main() -> int:
                 print(f"{bundle}: was built once only")
                 parted += 1
                 continue
-            digest, lines = compare(scratch, plain / bundle, hostile.folder / "dist" / bundle)
+            digest, lines = compare(plain / bundle, hostile.folder / "dist" / bundle)
             print(f"{bundle}: content {digest}, {'; '.join(lines) or 'same'}", flush=True)
             parted += bool(lines)
     verdict = "all same" if not parted else f"{parted} part"

@@ -354,11 +354,11 @@ def test_make_reproduce_says_where_two_bundles_part(tmp_path: Path) -> None:
     (second.folder / "share/doc.txt").write_text("another")
     (second.folder / "words/words.go").write_text('package words\n\nconst Name = "moon"\n')
     digests = [content(Conditions(checkout)) for checkout in (first, second)]
-    digest, lines = compare(tmp_path, first.folder / BUNDLE, second.folder / BUNDLE)
+    digest, lines = compare(first.folder / BUNDLE, second.folder / BUNDLE)
     assert digest == digests[0] != digests[1]
     assert [line.split(":")[0] for line in lines[:2]] == ["one", "share/doc.txt"]
     assert lines[2].startswith("first differs in section ")
-    assert compare(tmp_path, first.folder / BUNDLE, first.folder / BUNDLE) == (digest, [])
+    assert compare(first.folder / BUNDLE, first.folder / BUNDLE) == (digest, [])
 
 
 TABLE = (PROJECT / "docs/reproducible.md").read_text()
