@@ -75,6 +75,7 @@ def shared_cache(
         path = work / "cache.sock"
         with local_errors(f"make the build cache's socket {path}"):
             listener = stack.enter_context(_listen(path))
+            stack.callback(path.unlink, missing_ok=True)
         threading.Thread(target=_accept, args=(listener, cache), daemon=True).start()
         # Go's source indexes are kept by folder and say nothing to other machines; without them it reads import lines.
         env = {"GOCACHEPROG": quoted(sys.executable, "-I", "-S", str(_RELAY), str(path)), "GODEBUG": "goindex=0"}

@@ -7,10 +7,15 @@ import hashlib
 import hmac
 import io
 import os
+import shlex
 import socket
+import stat
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
@@ -18,6 +23,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshbuild import buildcache
 from meshbuild.buildcache.cache import CacheCounts, Patience, SharedCache
 from meshbuild.buildcache.entry import (
     HEAD_BYTES,
@@ -31,14 +37,13 @@ from meshbuild.buildcache.entry import (
 )
 from meshbuild.buildcache.key import read_cache_key
 from meshbuild.buildcache.local import LocalLayer
-from meshbuild.buildcache.server import quoted
+from meshbuild.buildcache.server import quoted, shared_cache
 from meshbuild.buildcache.stores import FolderStore, HttpStore, open_cache_store
 from meshbuild.digests import Sha256
 from meshbuild.errors import LocalFileError, SettingsError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from meshbuild.buildcache.stores import CacheStore
 
@@ -555,6 +560,46 @@ class TestStoresInTrouble:
         assert second.get(ACTION) is None
         with pytest.raises(OSError, match="Not a directory"):
             put(second)
+
+
+class TestServer:
+    """What a build without a network reaches."""
+
+    def _talk(self, env: dict[str, str], said: bytes) -> bytes:
+        relay = subprocess.run(shlex.split(env["GOCACHEPROG"]), input=said, env={}, capture_output=True, check=True)
+        assert relay.stderr == b""
+        return relay.stdout
+
+    def test_commands_come_one_after_another_and_nothing_is_left_in_the_work_folder(self, tmp_path: Path) -> None:
+        work = tmp_path / "work"
+        work.mkdir()
+        for _ in range(2):
+            with shared_cache(str(tmp_path / "store"), key=KEY, folder=tmp_path / "local", work=work, report=print) as (
+                env,
+                cache,
+            ):
+                for number in range(2):
+                    answers = self._talk(env, b'{"ID":1,"Command":"get","ActionID":"%s="}\n' % (b"A" * 43) * number)
+                    assert answers.startswith(b'{"ID": 0, "KnownCommands"')
+                assert self._talk(env, b'{"ID":5,"Command":"close"}').endswith(b'{"ID": 5}\n')
+                assert stat.S_IMODE((work / "cache.sock").stat().st_mode) == 0o600
+                assert cache.counts.misses <= 1
+            assert not list(work.iterdir())
+
+    def test_a_relay_whose_server_is_gone_fails(self, tmp_path: Path) -> None:
+        with shared_cache(str(tmp_path), key=KEY, folder=tmp_path, work=tmp_path, report=print) as (env, _):
+            words = shlex.split(env["GOCACHEPROG"])
+        relay = subprocess.run(words, input=b"", capture_output=True, check=False)
+        assert relay.returncode == 1
+        assert b"No such file" in relay.stderr
+
+    def test_the_relay_stays_light(self) -> None:
+        """It starts with every build; `import socket` alone would double that."""
+        code = "import sys; sys.path.insert(0, sys.argv[1]); import relay; print(*sys.modules)"
+        words = [sys.executable, "-I", "-S", "-c", code, str(Path(buildcache.__file__).parent)]
+        modules = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+        assert "relay" in modules
+        assert not {"socket", "threading", "json", "selectors", "enum"} & set(modules)
 
 
 def test_addresses() -> None:
