@@ -157,7 +157,7 @@ def publish(
         now: the time from which expiry is counted.
 
     Raises:
-        ReleaseError: a bundle is another module's, or there are two of one artifact and system.
+        ReleaseError: a bundle is another module's or version's, one is there twice, or one is missing for a system.
         PolicyError, ClaimError, UntrustedBuilderError: the store's policy refuses.
         InputsChangedError: a bundle's file was changed meanwhile.
         TrustError, StoreError: the store's metadata can't be trusted, or the store can't be read or written.
@@ -339,7 +339,7 @@ def check_release(store: WritableStore, policy: PolicyDocument, release: Release
     """Check a release against the policy: an entry, its claims, and enough trusted builders for each artifact.
 
     Raises:
-        ReleaseError: its manifest is of another module or version.
+        ReleaseError: it holds something else than its manifest declares.
         PolicyError, ClaimError, UntrustedBuilderError, SignatureError: the policy refuses, or a statement is wrong.
         ObjectMissingError, ObjectCorruptError: a statements object isn't what the release says.
     """
@@ -368,12 +368,20 @@ def check_release(store: WritableStore, policy: PolicyDocument, release: Release
 
 
 def _check_manifest_of(release: ReleaseDocument, manifest: Manifest) -> None:
-    """Check that a release and its manifest are of the same module and version."""
+    """Check that a release is its manifest's: module, version, and for each of its systems every artifact declared."""
     where = release.target_name
     if (manifest.module, manifest.version) != (release.module, release.version):
         raise ReleaseError(
             f"{where} is of {release.module} {release.version}, its manifest of {manifest.module} {manifest.version}"
         )
+    for system in sorted({each.system for each in release.artifacts}):
+        declared = {(each.name, each.binary) for each in manifest.build.artifacts if each.system == system}
+        found = {(each.artifact, each.binary) for each in release.artifacts if each.system == system}
+        if found != declared:
+            raise ReleaseError(
+                f"{where}: for {system} its manifest declares {sorted(declared)}, and it holds {sorted(found)}",
+                hint="Push the bundles of all artifacts of a system together.",
+            )
 
 
 def _check_proposal(
@@ -441,8 +449,12 @@ def _released_artifacts(manifest: Mapping[str, Any], bundles: Sequence[BundleFil
     found: dict[tuple[str, str], ReleasedArtifact] = {}
     for bundle in bundles:
         listing, released = bundle.info.listing, _released(bundle)
-        if listing.module != manifest["module"]:
-            raise ReleaseError(f"{bundle.path} is a bundle of {listing.module}, expected one of {manifest['module']}")
+        if (listing.module, listing.version) != (manifest["module"], manifest["version"]):
+            raise ReleaseError(
+                f"{bundle.path} is a bundle of {listing.module} {listing.version}, expected one of "
+                f"{manifest['module']} {manifest['version']}",
+                hint="Build again, and push what was built.",
+            )
         if found.setdefault((released.artifact, released.system), released) is not released:
             raise ReleaseError(f"{bundle.path}: {released.artifact} for {released.system} is there twice")
     return tuple(released for _, released in sorted(found.items()))

@@ -386,7 +386,8 @@ class TestRelease:
     def test_lacking_an_artifact_that_its_manifest_declares(self, scene: Scene, into: Path) -> None:
         document = manifest()
         document["build"]["artifacts"].append({**document["build"]["artifacts"][0], "name": "tool"})
-        scene.push(document=document)
+        scene.push()
+        self.change(scene, manifest=document)
         refused(scene, into, ReleaseError, 'and it holds server \\("server"\\)$')
 
 
@@ -596,9 +597,8 @@ class TestContent:
     )
     def test_of_another_identity(self, scene: Scene, into: Path, other: dict[str, str]) -> None:
         foreign = scene.bundle(**other)
-        self.lie(
-            scene, foreign, listing=replace(foreign.info.listing, module="hello", artifact="server", system="arch")
-        )
+        names = {"module": "hello", "artifact": "server", "version": "1.0", "system": "arch"}
+        self.lie(scene, foreign, listing=replace(foreign.info.listing, **names))
         refused(scene, into, ReleaseError, "expected a bundle of")
 
     def test_of_another_binary(self, scene: Scene, into: Path) -> None:

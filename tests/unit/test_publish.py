@@ -137,8 +137,10 @@ def test_an_object_whose_source_is_another_is_told_and_put_right_by_the_next_pus
 
 def test_bundles_that_make_no_release_of_the_manifest_are_refused_before_anything_is_written(scene: Scene) -> None:
     before = scene.files()
-    with pytest.raises(ReleaseError, match="is a bundle of second, expected one of hello"):
+    with pytest.raises(ReleaseError, match=r"is a bundle of second 1\.0, expected one of hello 1\.0"):
         scene.push(scene.bundle(module="second"))
+    with pytest.raises(ReleaseError, match=r"is a bundle of hello 0\.9, expected one of hello 1\.0"):
+        scene.push(scene.bundle(version="0.9"))
     with pytest.raises(ReleaseError, match="server for arch is there twice"):
         scene.push(scene.bundle(), scene.bundle(text="program 2"))
     assert scene.files() == before
@@ -332,6 +334,16 @@ def test_a_manifest_that_is_none_is_refused_at_the_seal(scene: Scene) -> None:
     scene.push()
     with pytest.raises(PolicyError, match="manifest"):
         scene.push(scene.bundle(text="x"), document={**manifest(), "claims": ["x"]})
+
+
+def test_a_system_without_one_of_its_artifacts_is_refused(scene: Scene) -> None:
+    scene.push()
+    before = scene.path(TIMESTAMP_KEY).read_bytes()
+    document = manifest()
+    document["build"]["artifacts"].append({**document["build"]["artifacts"][0], "name": "tool"})
+    with pytest.raises(ReleaseError, match="for arch its manifest declares"):
+        scene.push(document=document)
+    assert scene.path(TIMESTAMP_KEY).read_bytes() == before
 
 
 def test_a_place_is_made_a_store_once(scene: Scene) -> None:
