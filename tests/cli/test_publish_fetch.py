@@ -186,7 +186,7 @@ def test_plan_names_everything_and_builds_nothing(tiny: Checkout) -> None:
     assert "${toolchain}/bin/go build" in tiny.ok("meshbuild", "plan", "two")
     done = tiny.run("meshbuild", "plan", "tow")
     assert done.returncode == 14
-    assert "Did you mean 'two'?" in done.stderr
+    assert "did you mean 'two'?" in done.stderr
     assert not (tiny.folder / "dist").exists()
 
 
