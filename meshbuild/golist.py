@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshbuild.errors import ModuleDownloadError, SourceError, ToolchainTooOldError
-from meshbuild.gochecks import compile_hint, hint_for, source_problems
+from meshbuild.gochecks import Problem, compile_hint, hint_for, source_problems
+from meshbuild.gostamps import stamp_problems
 from meshbuild.paths import local_errors
 from meshbuild.plan import DOWNLOAD_VARIABLES, substitute
 from meshbuild.runner import run
@@ -66,6 +67,7 @@ def list_packages(
     listing = _json_values(listed.stdout.decode())
     with local_errors(f"read the source of {plan.name}"):
         problems = source_problems(listing, module_cache=env["GOMODCACHE"], tree=Path(folders["tree"]))
+        problems += [Problem(text) for text in stamp_problems(plan.stamps, listing)] if not problems else []
     if problems:
         hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
         _refuse_source(plan, [problem.text for problem in problems], " ".join(hints) + _unused_workspace(plan, folders))

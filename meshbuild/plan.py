@@ -49,7 +49,7 @@ DOWNLOAD_VARIABLES = (
 )
 
 # Fields of `go list -json` that tell which files a build reads, and what is wrong with them.
-LIST_FIELDS = "Dir,ImportPath,Name,Standard,Module,EmbedPatterns,EmbedFiles,IgnoredGoFiles,Error"
+LIST_FIELDS = "Dir,ImportPath,Name,Standard,Module,GoFiles,EmbedPatterns,EmbedFiles,IgnoredGoFiles,Error"
 
 # Where the compile command names its output.
 _OUTPUT = 3
@@ -65,6 +65,7 @@ class BuildPlan:
         argv: the compile command; it writes `${work}/out/<binary>`.
         list_argv: the command that names every package of the build, and downloads the modules that they lie in.
         env: the whole environment of both, sorted by name; the list step has the user's DOWNLOAD_VARIABLES in addition.
+        stamps: the string variables that the linker sets, each as import path, dot and name.
         fingerprint: digest of everything above it here; equal plans have equal fingerprints, on any machine.
     """
 
@@ -81,6 +82,7 @@ class BuildPlan:
     list_argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     vcs: bool
+    stamps: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -158,6 +160,7 @@ def plan_build(
         list_argv=("${toolchain}/bin/go", "list", "-e", "-deps", f"-json={LIST_FIELDS}", mod, *tags, source.package),
         env=tuple(sorted(_environment(system, source).items())),
         vcs=artifact.vcs,
+        stamps=tuple(sorted(artifact.stamp)),
     )
 
 
