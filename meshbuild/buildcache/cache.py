@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import zstandard
@@ -76,6 +76,24 @@ class Patience:
     flush_s: float = 20.0
 
 
+@dataclass(slots=True)
+class Direction:
+    """One direction of a store's use: whether it is still wanted, and the failures in a row."""
+
+    wanted: bool = True
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Experience:
+    """What one process had with a store, over all its builds: a store that was given up stays so."""
+
+    reads: Direction = field(default_factory=Direction)
+    writes: Direction = field(default_factory=Direction)
+    stalled_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class SharedCache:
     """Go's build cache for one run; its methods may be called from several threads at once.
 
@@ -87,6 +105,7 @@ class SharedCache:
         folder: this machine's part, which other processes may be using too.
         report: told once when the store isn't used any more, and why.
         patience: how long the store may take.
+        experience: what earlier builds of this process had with the store; None for nothing.
     """
 
     def __init__(
@@ -97,14 +116,15 @@ class SharedCache:
         folder: Path,
         report: Callable[[str], None],
         patience: Patience | None = None,
+        experience: Experience | None = None,
     ) -> None:
         self.counts = CacheCounts()
         self._store, self._key, self._report = store, key, report
         self._patience = patience or Patience()
         self._local = LocalLayer(folder, key)
-        self._lock = threading.Lock()
-        self._reads, self._writes = _Use(), _Use()
-        self._stalled_s = 0.0
+        self._experience = experience or Experience()
+        self._reads, self._writes = self._experience.reads, self._experience.writes
+        self._lock = self._experience.lock
         self._offered = 0
         self._queue: queue.Queue[tuple[Sha256, Entry] | None] = queue.Queue(_QUEUE_LENGTH)
         self._uploaders: list[threading.Thread] = []
@@ -156,17 +176,19 @@ class SharedCache:
         threading.Thread(target=self._fetch, args=(action, result), daemon=True).start()
         entry, failure = None, ""
         try:
-            entry = result.result(min(self._patience.get_s, max(self._patience.stall_s - self._stalled_s, 0) + 1))
+            left_s = max(self._patience.stall_s - self._experience.stalled_s, 0)
+            entry = result.result(min(self._patience.get_s, left_s + 1))
         except TimeoutError:
             failure = f"no whole answer after {time.monotonic() - began:.0f} s"
         except StoreError as error:
             failure = str(error)
         quick_s = 1 + (entry.size_bytes / 1e6 if entry else 0)
         with self._lock:
-            self._stalled_s += max(time.monotonic() - began - quick_s, 0)
+            self._experience.stalled_s += max(time.monotonic() - began - quick_s, 0)
+            stalled_s = self._experience.stalled_s
         self._note(self._reads, failure)
-        if self._stalled_s > self._patience.stall_s:
-            self._stop(self._reads, f"{self._stalled_s:.0f} s were spent waiting for it")
+        if stalled_s > self._patience.stall_s:
+            self._stop(self._reads, f"{stalled_s:.0f} s were spent waiting for it")
         return entry
 
     def _fetch(self, action: Sha256, result: Future[Entry | None]) -> None:
@@ -223,14 +245,14 @@ class SharedCache:
         else:
             self._stop(self._writes, "it takes no uploads from here")
 
-    def _note(self, use: _Use, failure: str) -> None:
+    def _note(self, use: Direction, failure: str) -> None:
         """Count failures in a row; an empty text is a success."""
         with self._lock:
             use.failures = use.failures + 1 if failure else 0
         if use.failures >= self._patience.failures:
             self._stop(use, failure)
 
-    def _stop(self, use: _Use, why: str) -> None:
+    def _stop(self, use: Direction, why: str) -> None:
         """Do without the store for the rest of the run, in one or both directions, and say so once."""
         with self._lock:
             said, use.wanted = not use.wanted, False
@@ -243,11 +265,3 @@ class SharedCache:
     def _count(self, name: str) -> None:
         with self._lock:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
-
-
-@dataclass(slots=True)
-class _Use:
-    """One direction of a store's use: whether it is still wanted, and the failures in a row."""
-
-    wanted: bool = True
-    failures: int = 0

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from meshbuild.buildcache.cache import SharedCache
+from meshbuild.buildcache.cache import Experience, SharedCache
 from meshbuild.buildcache.entry import PIECE_BYTES, RejectedEntryError
 from meshbuild.buildcache.stores import open_cache_store
 from meshbuild.digests import Sha256
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from meshbuild.buildcache.cache import Patience
+    from meshbuild.buildcache.stores import CacheStore
 
 _RELAY = Path(__file__).with_name("relay.py")
 _MAX_LINE_BYTES, _MAX_SOCKET_PATH_BYTES = 4096, 100
@@ -68,7 +69,8 @@ def shared_cache(
         SettingsError: the store's address is of no known kind.
         LocalFileError: the server's socket can't be made.
     """
-    cache = SharedCache(open_cache_store(store), key=key, folder=folder, report=report, patience=patience)
+    opened, experience = _open(store)
+    cache = SharedCache(opened, key=key, folder=folder, report=report, patience=patience, experience=experience)
     with contextlib.ExitStack() as stack:
         if len(os.fsencode(work)) > _MAX_SOCKET_PATH_BYTES - len("/cache.sock"):
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="meshbuild-", dir="/tmp")))
@@ -83,6 +85,12 @@ def shared_cache(
             yield env, cache
         finally:
             cache.close()
+
+
+@functools.cache
+def _open(store: str) -> tuple[CacheStore, Experience]:
+    """A store and what this process had with it: builds of one run share its connections, and give it up together."""
+    return open_cache_store(store), Experience()
 
 
 def serve(cache: SharedCache, requests: BinaryIO, answers: BinaryIO) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from meshbuild.buildcache.cache import CacheCounts, SharedCache
 from meshbuild.buildcache.entry import object_name
+from meshbuild.buildcache.server import quoted
 from meshbuild.buildcache.stores import open_cache_store
 from meshbuild.digests import Sha256
+from tests.cli.test_cache import KEY, MESHBUILD, Mesh, mesh  # noqa: F401 - mesh is a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +28,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-KEY = bytes(range(32))
+KILLED = """
+import subprocess, sys
+subprocess.run([sys.argv[1], "build", "-trimpath", "-buildvcs=false", "-o", sys.argv[2], "."])
+"""
 # The server of docs/build-cache.md, on loopback, and another one that only reads.
 CONFIG = """
 user {user};
@@ -126,3 +134,28 @@ def test_builders_fill_it_and_read_it(addresses: tuple[str, str], tmp_path: Path
     third.close()
     assert third.counts == CacheCounts(misses=1, rejected=1, uploaded=1)
     assert machine("fourth", addresses[1]).get(action) is not None
+
+
+def test_builds_that_are_killed_or_run_at_once_leave_a_cache_that_is_right(mesh: Mesh) -> None:  # noqa: F811
+    store, local = mesh.folder / "shaken", mesh.folder / "shaken local"
+    command = quoted(MESHBUILD, "cache", "--store", str(store), "--local", str(local))
+    env = {"GOCACHEPROG": command, "MESHBUILD_CACHE_KEY": KEY.hex()}
+    for delay_s in (0.5, 1, 1.5, 2):
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(mesh.go), str(mesh.folder / f"killed {delay_s}")],
+            cwd=mesh.folder / "source",
+            env={**os.environ, **env, "GOFLAGS": "", "GOENV": "off", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"},
+            start_new_session=True,
+        ) as process:
+            time.sleep(delay_s)
+            os.killpg(process.pid, signal.SIGKILL)
+    with ThreadPoolExecutor() as threads:
+        programs = list(threads.map(lambda name: mesh.build(name, **env), ("one", "two", "three")))
+    for program in programs:
+        assert program.read_bytes() == (mesh.folder / "first/program").read_bytes()
+    program, counts, said = mesh.build_shared("after all", str(store))
+    assert counts.hits > 30
+    assert counts.misses <= 1
+    assert counts.rejected == 0
+    assert not said
+    assert program.read_bytes() == (mesh.folder / "first/program").read_bytes()

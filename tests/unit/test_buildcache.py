@@ -586,6 +586,20 @@ class TestServer:
                 assert cache.counts.misses <= 1
             assert not list(work.iterdir())
 
+    def test_a_store_that_was_given_up_stays_so_in_later_builds(self, tmp_path: Path) -> None:
+        said: list[str] = []
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for number in range(3):
+            folder = tmp_path / str(number)
+            with shared_cache(address, key=KEY, folder=folder, work=tmp_path, report=said.append) as (_, cache):
+                for each in range(3):
+                    assert cache.get(Sha256.of(b"%d" % each)) is None
+                assert not cache._reads.wanted
+                put(cache)
+            assert cache.counts == CacheCounts(misses=3, not_uploaded=1)
+        assert len(said) == 1
+
     def test_a_relay_whose_server_is_gone_fails(self, tmp_path: Path) -> None:
         with shared_cache(str(tmp_path), key=KEY, folder=tmp_path, work=tmp_path, report=print) as (env, _):
             words = shlex.split(env["GOCACHEPROG"])
