@@ -5,9 +5,9 @@ Each difference is one line for people, in which the first one is the bundle's a
 
 from __future__ import annotations
 
-import hashlib
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from meshbuild.provenance import BuildInfo
 
 _IDENTITY = ("module", "artifact", "version", "system", "binary")
+# Go's linker makes about 30.
+_MAX_SECTIONS = 1_000
 # The linker's digests of everything else: they differ whenever anything does, and tell nothing.
 _BUILD_IDS = (".note.go.buildid", ".note.gnu.build-id")
 
@@ -56,7 +58,7 @@ def program_differences(first: Path, second: Path) -> list[str]:
     with local_errors(f"compare {first} and {second}"):
         try:
             before, after = _sections(first), _sections(second)
-        except ELFError:
+        except (ELFError, ValueError, OSError):  # the library seeks wherever a damaged header says
             return [f"first differs at byte {_first_difference(first, second)}; they aren't both ELF programs"]
     lines = [f"section {name}: in the bundle only" for name in before if name not in after]
     lines += [f"section {name}: in the rebuilt one only" for name in after if name not in before]
@@ -99,17 +101,25 @@ class _Section:
 def _sections(program: Path) -> dict[str, _Section]:
     """An ELF program's sections in the order of the file, each with the digest of its bytes."""
     with program.open("rb") as file:
-        sections = sorted(ELFFile(file).iter_sections(), key=lambda section: int(section["sh_offset"]))
+        elf = ELFFile(file)
+        if elf.num_sections() > _MAX_SECTIONS:
+            raise ELFError(f"{program} has {elf.num_sections()} sections")
         found = {}
-        for section in sections:
-            digest, left = hashlib.sha256(), 0 if section["sh_type"] == "SHT_NOBITS" else int(section["sh_size"])
-            file.seek(int(section["sh_offset"]))
-            while left and (chunk := file.read(min(left, CHUNK_SIZE_BYTES))):
-                digest.update(chunk)
-                left -= len(chunk)
+        for section in sorted(elf.iter_sections(), key=lambda section: int(section["sh_offset"])):
+            offset, size = int(section["sh_offset"]), int(section["sh_size"])
+            data = b"" if section["sh_type"] == "SHT_NOBITS" else _part(file, offset, size)
             if section.name:
-                found[section.name] = _Section(int(section["sh_size"]), Sha256(digest.hexdigest()))
+                found[section.name] = _Section(size, Sha256.of(data))
         return found
+
+
+def _part(file: BinaryIO, offset: int, size: int) -> bytes:
+    """Bytes of a file; raises ELFError when it ends before them."""
+    file.seek(offset)
+    data = file.read(size) if offset + size <= os.fstat(file.fileno()).st_size else b""
+    if len(data) != size:
+        raise ELFError(f"a section of {size} bytes at {offset} lies outside the file")
+    return data
 
 
 def _first_difference(first: Path, second: Path) -> int:

@@ -75,8 +75,8 @@ class _Said(BaseModel):
 
 
 class _Source(_Said):
-    go_module: str
-    package: Annotated[str, Field(pattern=r"^\.(/[^\x00]*)?$")]
+    go_module: Annotated[str, Field(pattern=r"^[!-~]+$")]
+    package: Annotated[str, Field(pattern=r"^\.(/[^\x00-\x1f\x7f]*)?$")]
 
 
 class _Parameters(_Said):
@@ -178,8 +178,8 @@ def rebuild(
     return Rebuilt(
         content_sha256=content,
         expected_sha256=info.content_sha256,
-        notes=tuple(notes),
-        differences=tuple(differences),
+        notes=tuple(map(_printable, notes)),
+        differences=tuple(map(_printable, differences)),
     )
 
 
@@ -199,7 +199,7 @@ def _parse(predicate: Mapping[str, Any]) -> _Definition:
 
 def _first(error: ValidationError) -> str:
     problem = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+    return _printable(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
 
 
 def _target(settings: Settings, said: _Definition, binary: str) -> Target:
@@ -260,13 +260,18 @@ def _pin(pins: Pins, toolchain: _Dependency) -> ToolchainPin:
     for pin in known:
         if pin.platform == platform:
             return pin
-    what = f"the bundle was built with {toolchain.uri or 'a toolchain'} (tree {tree})"
+    what = _printable(f"the bundle was built with {toolchain.uri or 'a toolchain'} (tree {tree})")
     if known:
         raise PinsError(f"{what}, which runs on {known[0].platform}, and this machine is {platform}")
     raise PinsError(
         f"{what}, which toolchains.toml doesn't pin",
         hint="Pin it (docs/toolchains.md), or name by --source a project that does.",
     )
+
+
+def _printable(text: str) -> str:
+    """A line for people; what a bundle says may hold what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _source_notes(target: Target, source: GoSource, said: _Definition, environ: Mapping[str, str]) -> Sequence[str]:

@@ -25,14 +25,16 @@ from meshbuild.provenance import statement
 from meshbuild.rebuild import rebuild
 from meshbuild.settings import load_settings
 from meshbuild.signing import SLSA_PROVENANCE, generate_key, read_statements_unverified, sign_statement
+from meshbuild.toolchains import user_cache
 from tests.cli.conftest import artifact, write_manifest, write_tiny
+from tests.cli.goproxy import depend, write_proxy
+from tests.system.conftest import Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from meshbuild.bundle import BundleInfo
-    from tests.system.conftest import Checkout
 
 ONE, TWO = "dist/tiny.one-1-arch.tar.zst", "dist/tiny.two-1-arch.tar.zst"
 
@@ -135,6 +137,32 @@ def test_where_they_part_is_said(built: Checkout) -> None:
     assert "the bundle was built from commit" not in done.stderr
 
 
+def test_go_modules_that_changed_are_named(tiny: Checkout, tmp_path: Path) -> None:
+    proxy = write_proxy(tmp_path / "proxy", "v1.0.0", "v1.1.0")
+    tiny = Checkout(tiny.folder, {**tiny.env, **proxy, "MESHBUILD_CACHE": str(modules_cache(tmp_path))})
+    depend(tiny.folder, "v1.0.0")
+    tiny.ok("doit", "build", "one")
+    depend(tiny.folder, "v1.1.0")
+    done = tiny.run("meshbuild", "verify", ONE, "--rebuild")
+    assert done.returncode == RebuildMismatchError.exit_code
+    h1 = r"h1:[A-Za-z0-9+/]{43}="
+    changed = (
+        rf"one: Go module example\.com/dep: example\.com/dep@v1\.0\.0 {h1}, rebuilt example\.com/dep@v1\.1\.0 {h1}"
+    )
+    assert re.search(rf"^  differs: {changed}$", done.stderr, re.MULTILINE)
+    depend(tiny.folder, "v1.0.0")
+    assert "rebuilt: same content digest" in tiny.ok("meshbuild", "verify", ONE, "--rebuild")
+
+
+def modules_cache(tmp_path: Path) -> Path:
+    """A cache with a module cache of its own; toolchain and compiled packages are the user's."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for name in ("toolchains", "go-build"):
+        (cache / name).symlink_to(user_cache(os.environ) / name)
+    return cache
+
+
 def test_an_untrusted_builders_bundle_can_be_proven_and_nothing_that_its_statement_says_is_run(
     built: Checkout, tmp_path: Path
 ) -> None:
@@ -179,8 +207,9 @@ def refused(checkout: Checkout, change: Callable[[dict[str, Any]], None], error:
     bundle = checkout.folder / TWO
     info = read_bundle(bundle)
     settings = load_settings(checkout.folder, {})
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=said) as caught:
         rebuild(bundle, info, changed(info, change), settings=settings, environ=os.environ, report=print)
+    assert "\x1b" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +224,7 @@ def refused(checkout: Checkout, change: Callable[[dict[str, Any]], None], error:
         ("module", "other", NoSuchArtifactError, "other:two"),
         ("system", "mars", PinsError, "mars"),
         ("source", {"go_module": "example.com/tiny", "package": "-o=/etc/passwd"}, BundleFormatError, "package"),
+        ("stamp", {"main.\x1b]0;": "x"}, BundleFormatError, r"stamp\.main\.\\x1b\]0;"),
         ("source", {"go_module": "example.com/tiny", "package": "./../outside"}, SourceError, "outside"),
         ("source", {"go_module": "example.com/tiny", "package": "./words/../cmd/two"}, SourceError, "cmd/two"),
         ("source", {"go_module": "example.com/other", "package": "./cmd/two"}, SourceError, "example.com/other"),
@@ -215,7 +245,7 @@ def test_a_toolchain_that_is_not_pinned_is_refused(finished: Checkout, digest: d
     def change(definition: dict[str, Any]) -> None:
         definition["resolvedDependencies"][0]["digest"] = digest
 
-    refused(finished, change, PinsError, r"pkg:generic/go@.*doesn't pin")
+    refused(finished, change, PinsError, r"(?s)^the bundle was built with pkg:generic/go@.*doesn't pin")
 
 
 def test_source_without_rebuild_is_wrong_usage(finished: Checkout) -> None:

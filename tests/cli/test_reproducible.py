@@ -7,14 +7,11 @@ docs/reproducible.md lists them.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +20,8 @@ import pytest
 from meshbuild.bundle import read_bundle
 from meshbuild.pins import host_platform, read_pins
 from meshbuild.toolchains import ensure_toolchain, user_cache
-from tests.cli.conftest import artifact, write_manifest, write_tiny
+from tests.cli.conftest import write_tiny
+from tests.cli.goproxy import depend, write_proxy
 from tests.reproduce import compare
 from tests.system.conftest import PROJECT, Checkout
 
@@ -293,57 +291,19 @@ def test_a_profile_is_source_and_nothing_else_of_that_name_is(tmp_path: Path, ex
     assert "default.pgo" in done.stderr
 
 
-def dependency_proxy(folder: Path, *versions: str) -> None:
-    """A Go module proxy of files (https://go.dev/ref/mod#goproxy-protocol) with one module."""
-    place = folder / "example.com/dep/@v"
-    place.mkdir(parents=True, exist_ok=True)
-    for version in versions:
-        (place / f"{version}.info").write_text(json.dumps({"Version": version}))
-        (place / f"{version}.mod").write_text("module example.com/dep\n")
-        with zipfile.ZipFile(place / f"{version}.zip", "w") as archive:
-            for name, text in module_files(version).items():
-                archive.writestr(name, text)
-    (place / "list").write_text("\n".join(versions))
-
-
-def module_files(version: str) -> dict[str, str]:
-    root = f"example.com/dep@{version}"
-    return {
-        f"{root}/dep.go": f'package dep\n\nconst Name = "{version}"\n',
-        f"{root}/go.mod": "module example.com/dep\n",
-    }
-
-
-def h1(files: dict[str, str]) -> str:
-    """What go.sum says of files (https://pkg.go.dev/golang.org/x/mod/sumdb/dirhash#Hash1)."""
-    lines = "".join(f"{hashlib.sha256(files[name].encode()).hexdigest()}  {name}\n" for name in sorted(files))
-    return f"h1:{base64.b64encode(hashlib.sha256(lines.encode()).digest()).decode()}"
-
-
 def test_what_else_is_in_the_module_cache_changes_nothing(tmp_path: Path) -> None:
     """A cold module cache, and one that holds later versions of the same module from an earlier build."""
     versions = ("v1.0.0", "v1.1.0", "v1.1.1-0.20260101000000-aaaaaaaaaaaa")
-    dependency_proxy(tmp_path / "proxy", *versions)
+    proxy = write_proxy(tmp_path / "proxy", *versions)
     cache = tmp_path / "cache"
     cache.mkdir()
     for name in ("toolchains", "go-build"):
         (cache / name).symlink_to(user_cache(os.environ) / name)
     found = []
     for version, folder in ((versions[0], "a"), (versions[2], "b"), (versions[1], "c"), (versions[0], "d")):
-        tiny = write_tiny(tmp_path / folder)
-        go_mod = f"module example.com/tiny\n\ngo 1.26\n\nrequire example.com/dep {version}\n"
-        (tiny.folder / "go.mod").write_text(go_mod)
-        files = module_files(version)
-        sums = (h1(files), h1({"go.mod": "module example.com/dep\n"}))
-        (tiny.folder / "go.sum").write_text(
-            f"example.com/dep {version} {sums[0]}\nexample.com/dep {version}/go.mod {sums[1]}\n"
-        )
-        main = 'package main\n\nimport "example.com/dep"\n\nfunc main() { println(dep.Name) }\n'
-        (tiny.folder / "cmd/one/main.go").write_text(main)
-        write_manifest(tiny.folder, artifact("one"))
-        proxy = {"GOPROXY": f"file://{tmp_path}/proxy", "GONOSUMDB": "*", "GOFLAGS": "-modcacherw"}
-        found.append(content(Conditions(with_env(tiny, MESHBUILD_CACHE=str(cache), **proxy))))
-    subprocess.run(["chmod", "-R", "u+w", str(cache / "go-mod")], check=True)
+        tiny = with_env(write_tiny(tmp_path / folder), MESHBUILD_CACHE=str(cache), **proxy)
+        depend(tiny.folder, version)
+        found.append(content(Conditions(tiny)))
     assert {file.name for file in (cache / "go-mod/example.com").iterdir()} == {f"dep@{each}" for each in versions}
     assert found[0] == found[3]
     assert len(set(found)) == 3

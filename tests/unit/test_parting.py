@@ -111,3 +111,18 @@ def test_what_is_no_elf_program_is_compared_by_bytes(tmp_path: Path, program: Pa
     longer = tmp_path / "longer"
     longer.write_bytes(script.read_bytes() + b"more")
     assert program_differences(script, longer) == ["first differs at byte 4; they aren't both ELF programs"]
+
+
+@pytest.mark.parametrize("offset", [0x28 + 7, 0x28 + 5, 0x3C])  # e_shoff, with and without its sign; e_shnum
+def test_a_program_with_damaged_headers_is_compared_by_bytes(program: Path, offset: int) -> None:
+    assert program_differences(program, altered(program, offset)) == [
+        f"first differs at byte {offset}; they aren't both ELF programs"
+    ]
+
+
+def test_a_section_outside_the_file_is_no_reason_to_fail(program: Path) -> None:
+    with program.open("rb") as file:
+        elf = ELFFile(file)
+        header = elf["e_shoff"] + elf.get_section_index(".text") * elf["e_shentsize"]
+    (line,) = program_differences(program, altered(program, header + 0x20 + 3))  # sh_size
+    assert line.startswith("first differs at byte ")
