@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from meshbuild import __version__, provenance
+from meshbuild.digests import Sha256
 from meshbuild.jsontext import canonical_json
 from meshbuild.paths import local_errors
 from meshbuild.signing import SLSA_PROVENANCE, sign_statement
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
     from meshbuild.build import BuildResult
-    from meshbuild.digests import Sha256
     from meshbuild.listing import Listing
     from meshbuild.manifest import Artifact
     from meshbuild.plan import BuildPlan
@@ -52,10 +52,12 @@ def attestor(
 
     Raises:
         CompileError: the program's build information can't be read.
-        LocalFileError: go.sum can't be read.
+        LocalFileError: go.sum or default.pgo can't be read.
     """
-    with local_errors(f"read the go.sum of {plan.name}"):
+    profile = manifest_dir / plan.source.module_dir / plan.source.package / "default.pgo"
+    with local_errors(f"read go.sum and default.pgo of {plan.name}"):
         go_sums = _go_sums(manifest_dir, plan)
+        profile_sha256 = Sha256.of_file(profile) if profile.is_file() else None
     info = provenance.with_go_sums(provenance.parse_build_info(result.build_info), go_sums)
     facts = provenance.BuildFacts(
         module=plan.module,
@@ -76,6 +78,7 @@ def attestor(
         strip=artifact.strip,
         vcs=artifact.vcs,
         stamp=artifact.stamp,
+        profile=profile_sha256,
     )
 
     def attest(listing: Listing, content: Sha256) -> list[bytes]:

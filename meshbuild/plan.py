@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from meshbuild.digests import Sha256
-from meshbuild.errors import ToolchainTooOldError
+from meshbuild.errors import SourceError, ToolchainTooOldError
 from meshbuild.jsontext import canonical_json
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def plan_build(
 
     Raises:
         ToolchainTooOldError: go.mod or go.work asks for a newer Go than the pinned one.
+        SourceError: a value to stamp has both kinds of quotes.
     """
     for file, version in source.go_lines:
         if _version_key(version) > _version_key(pin.version):
@@ -212,6 +213,11 @@ def _ldflags(manifest: Manifest, artifact: Artifact, commit: str) -> str:
 
 def _quote(text: str) -> str:
     """Quote one flag the way cmd/internal/quoted reads it: no escapes, so a text with both quotes can't be passed."""
+    if "'" in text and '"' in text:
+        raise SourceError(
+            f"can't stamp {text}: the go command has no way to pass a value with both kinds of quotes",
+            hint="Write the version in manifest.json with one kind of quotes or none.",
+        )
     quote: Literal["", "'", '"'] = ""
     if re.search(r"[\s'\"]", text):
         quote = '"' if "'" in text else "'"

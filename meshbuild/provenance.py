@@ -116,6 +116,7 @@ class BuildFacts:
         env: its whole environment, with the same placeholders.
         isolation: how far compiling was cut off from the network: `network-namespace` or `goproxy-off`.
         go_modules: every module of the program but the main one.
+        profile: digest of the default.pgo that the compiler optimised by, or None.
     """
 
     module: str
@@ -136,6 +137,7 @@ class BuildFacts:
     strip: bool = True
     vcs: bool = False
     stamp: Mapping[str, str] = field(default_factory=dict)
+    profile: Sha256 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +216,7 @@ def slsa_provenance(facts: BuildFacts, run: RunDetails) -> dict[str, Any]:
             "resolvedDependencies": [
                 _toolchain_descriptor(facts),
                 *_source_descriptors(facts.source),
+                *_profile_descriptors(facts.profile),
                 *(_module_descriptor(module) for module in sorted(facts.go_modules, key=_by_path)),
             ],
         },
@@ -374,6 +377,11 @@ def _source_descriptors(source: GitSource) -> list[dict[str, Any]]:
     if source.dirty is not None:
         descriptor["annotations"] = {"dirty": source.dirty}
     return [descriptor]
+
+
+def _profile_descriptors(profile: Sha256 | None) -> list[dict[str, Any]]:
+    """The profile by its digest: Go's build information says that there was one, and not which."""
+    return [] if profile is None else [{"name": "default.pgo", "digest": {"sha256": str(profile)}}]
 
 
 def _module_descriptor(module: GoModule) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meshbuild.errors import ToolchainTooOldError
+from meshbuild.errors import SourceError, ToolchainTooOldError
 from meshbuild.gosource import GoSource
 from meshbuild.manifest import parse_manifest
 from meshbuild.pins import parse_pins
@@ -143,3 +143,8 @@ def test_linker_flags_are_quoted_as_the_go_command_reads_them() -> None:
     assert _quote("a=b") == "a=b"
     assert _quote("a=b c") == "'a=b c'"
     assert _quote("a=it's") == '"a=it\'s"'
+
+
+def test_a_value_that_go_build_can_not_be_given_is_refused() -> None:
+    with pytest.raises(SourceError, match="both kinds of quotes"):
+        _quote("""main.version=1'2"3""")

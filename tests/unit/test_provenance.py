@@ -121,6 +121,18 @@ def test_provenance_says_what_was_asked_for_what_was_run_and_by_whom() -> None:
     }
 
 
+def test_provenance_names_the_profile_by_digest() -> None:
+    assert {"name": "default.pgo", "digest": {"sha256": Sha256.of(b"profile")}} in _dependencies(
+        dataclasses.replace(FACTS, profile=Sha256.of(b"profile"))
+    )
+    assert all(each["name"] != "default.pgo" for each in _dependencies(FACTS))
+
+
+def _dependencies(facts: BuildFacts) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = slsa_provenance(facts, RUN)["buildDefinition"]["resolvedDependencies"]
+    return found
+
+
 def test_provenance_names_toolchain_source_and_every_go_module_by_digest() -> None:
     assert slsa_provenance(FACTS, RUN)["buildDefinition"]["resolvedDependencies"] == [
         {
