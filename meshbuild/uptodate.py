@@ -87,11 +87,14 @@ class Snapshot:
     """Files as they were at one time: each is looked at once, however many artifacts it takes part in.
 
     Attributes:
+        memory: the digests of earlier runs.
+        inputs: the digests of whole inputs by project and name, so that a folder is looked at once too.
         newest_change_ns: the latest ctime among the files looked at, in nanoseconds since the epoch.
     """
 
     def __init__(self, memory: DigestMemory) -> None:
         self.memory = memory
+        self.inputs: dict[tuple[Path, str], str] = {}
         self._seen: dict[str, str] = {}
         self.newest_change_ns = 0
 
@@ -168,7 +171,14 @@ def digest_inputs(inputs: Iterable[str], project: Path, files: Snapshot) -> dict
 
 
 def digest_input(name: str, project: Path, files: Snapshot) -> str:
-    """The digest of one input as it is now: a hex digest, "absent", or what git says. Raises OSError."""
+    """The digest of one input as a snapshot has it: a hex digest, "absent", or what git says. Raises OSError."""
+    known = files.inputs.get((project, name))
+    if known is None:
+        known = files.inputs[project, name] = _look_at_input(name, project, files)
+    return known
+
+
+def _look_at_input(name: str, project: Path, files: Snapshot) -> str:
     kind, _, rest = name.partition(":")
     if kind == "file":
         return files.sha256(os.path.join(project, rest))  # noqa: PTH118 - as above

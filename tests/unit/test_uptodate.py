@@ -79,6 +79,20 @@ def test_a_remembered_file_is_not_read_again(
     assert digest("file:a", tmp_path, memory) == before
 
 
+@pytest.mark.parametrize("name", ["package:p", "embed:p:*.go", "glob:p:*.go", "file:p/a.go"])
+def test_one_snapshot_looks_at_an_input_once_and_the_next_one_anew(
+    tmp_path: Path, memory: DigestMemory, name: str
+) -> None:
+    file = write(tmp_path / "one/p/a.go")
+    write(tmp_path / "two/p/a.go", "another project's")
+    snapshot = Snapshot(memory)
+    before = digest_input(name, tmp_path / "one", snapshot)
+    assert digest_input(name, tmp_path / "two", snapshot) != before
+    file.rename(file.with_name("b.go"))
+    assert digest_input(name, tmp_path / "one", snapshot) == before
+    assert digest(name, tmp_path / "one", memory) != before
+
+
 @pytest.mark.parametrize("rubbish", [b"", b"[]", b"{", b"\xff", b'{"a": 1}'])
 def test_a_damaged_memory_is_no_memory(tmp_path: Path, rubbish: bytes) -> None:
     write(tmp_path / "a")
