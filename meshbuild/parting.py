@@ -64,7 +64,7 @@ def program_differences(first: Path, second: Path) -> list[str]:
     lines += [f"section {name}: in the rebuilt one only" for name in after if name not in before]
     parted = [name for name in before if name in after and before[name] != after[name]]
     parted.sort(key=lambda name: name in _BUILD_IDS)
-    sizes = {name: f"{name} ({before[name].size_bytes} bytes, rebuilt {after[name].size_bytes})" for name in parted}
+    sizes = {name: f"{name} ({_sizes(before[name].size_bytes, after[name].size_bytes)})" for name in parted}
     if parted:
         lines.append(f"first differs in section {sizes.pop(parted[0])}")
     if sizes:
@@ -120,6 +120,10 @@ def _part(file: BinaryIO, offset: int, size: int) -> bytes:
     if len(data) != size:
         raise ELFError(f"a section of {size} bytes at {offset} lies outside the file")
     return data
+
+
+def _sizes(before: int, after: int) -> str:
+    return f"{before} bytes" + (f", rebuilt {after}" if after != before else "")
 
 
 def _first_difference(first: Path, second: Path) -> int:
