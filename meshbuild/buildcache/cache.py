@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from meshbuild.buildcache.stores import CacheStore
     from meshbuild.digests import Sha256
 
+THREADS = "build cache:"
 _UPLOADERS, _QUEUE_LENGTH = 4, 4096
 # Go's index of a package folder or module (cmd/go/internal/modindex) is kept under the folder's path. Two machines may
 # have different source at the same path, so it must never leave the machine.
@@ -57,6 +58,14 @@ class CacheCounts:
     rejected: int = 0
     uploaded: int = 0
     not_uploaded: int = 0
+
+    def __str__(self) -> str:
+        """A line for people."""
+        missed = f", {self.not_uploaded} not" if self.not_uploaded else ""
+        return (
+            f"{self.local_hits} found here, {self.hits} in the store, {self.misses} nowhere ({self.rejected} rejected); "
+            f"{self.uploaded} uploaded{missed}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +182,7 @@ class SharedCache:
     def _fetch_in_time(self, action: Sha256) -> Entry | None:
         result: Future[Entry | None] = Future()
         began = time.monotonic()
-        threading.Thread(target=self._fetch, args=(action, result), daemon=True).start()
+        threading.Thread(target=self._fetch, args=(action, result), name=f"{THREADS} fetch", daemon=True).start()
         entry, failure = None, ""
         try:
             left_s = max(self._patience.stall_s - self._experience.stalled_s, 0)
@@ -217,7 +226,10 @@ class SharedCache:
             if not self._writes.wanted or entry.size_bytes > MAX_OUTPUT_BYTES:
                 return
             if not self._uploaders:
-                self._uploaders = [threading.Thread(target=self._upload_all, daemon=True) for _ in range(_UPLOADERS)]
+                self._uploaders = [
+                    threading.Thread(target=self._upload_all, name=f"{THREADS} upload", daemon=True)
+                    for _ in range(_UPLOADERS)
+                ]
                 for thread in self._uploaders:
                     thread.start()
         with contextlib.suppress(queue.Full):

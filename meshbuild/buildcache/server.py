@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from meshbuild.buildcache.cache import Experience, SharedCache
+from meshbuild.buildcache.cache import THREADS, Experience, SharedCache
 from meshbuild.buildcache.entry import PIECE_BYTES, RejectedEntryError
 from meshbuild.buildcache.stores import open_cache_store
 from meshbuild.digests import Sha256
@@ -78,7 +78,8 @@ def shared_cache(
         with local_errors(f"make the build cache's socket {path}"):
             listener = stack.enter_context(_listen(path))
             stack.callback(path.unlink, missing_ok=True)
-        threading.Thread(target=_accept, args=(listener, cache), daemon=True).start()
+        stack.callback(_stop_accepting, listener)
+        threading.Thread(target=_accept, args=(listener, cache), name=f"{THREADS} accept", daemon=True).start()
         # Go's source indexes are kept by folder and say nothing to other machines; without them it reads import lines.
         env = {"GOCACHEPROG": quoted(sys.executable, "-I", "-S", str(_RELAY), str(path)), "GODEBUG": "goindex=0"}
         try:
@@ -103,7 +104,7 @@ def serve(cache: SharedCache, requests: BinaryIO, answers: BinaryIO) -> None:
             answers.flush()
 
     answer(ID=0, KnownCommands=["get", "put", "close"])
-    threads = ThreadPoolExecutor(_ANSWERING_THREADS, thread_name_prefix="meshbuild-cache")
+    threads = ThreadPoolExecutor(_ANSWERING_THREADS, thread_name_prefix=f"{THREADS} answer")
     try:
         for request in _requests(requests):
             if request["Command"] == "get":
@@ -210,11 +211,18 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
+def _stop_accepting(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # not every system lets a listening socket be shut down
+        listener.shutdown(socket.SHUT_RDWR)  # closing alone would leave the thread in `accept` for good
+
+
 def _accept(listener: socket.socket, cache: SharedCache) -> None:
     with contextlib.suppress(OSError):  # the listener was closed
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=_serve_relay, args=(connection, cache), daemon=True).start()
+            threading.Thread(
+                target=_serve_relay, args=(connection, cache), name=f"{THREADS} serve", daemon=True
+            ).start()
 
 
 def _serve_relay(connection: socket.socket, cache: SharedCache) -> None:

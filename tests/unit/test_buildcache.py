@@ -570,9 +570,10 @@ class TestServer:
         assert relay.stderr == b""
         return relay.stdout
 
-    def test_commands_come_one_after_another_and_nothing_is_left_in_the_work_folder(self, tmp_path: Path) -> None:
+    def test_commands_come_one_after_another_and_nothing_is_left_behind(self, tmp_path: Path) -> None:
         work = tmp_path / "work"
         work.mkdir()
+        before = set(threading.enumerate())
         for _ in range(2):
             with shared_cache(str(tmp_path / "store"), key=KEY, folder=tmp_path / "local", work=work, report=print) as (
                 env,
@@ -584,7 +585,11 @@ class TestServer:
                 assert self._talk(env, b'{"ID":5,"Command":"close"}').endswith(b'{"ID": 5}\n')
                 assert stat.S_IMODE((work / "cache.sock").stat().st_mode) == 0o600
                 assert cache.counts.misses <= 1
+                put(cache)
             assert not list(work.iterdir())
+        for thread in set(threading.enumerate()) - before:
+            thread.join(5)
+            assert not thread.is_alive(), thread.name
 
     def test_a_store_that_was_given_up_stays_so_in_later_builds(self, tmp_path: Path) -> None:
         said: list[str] = []
