@@ -55,6 +55,21 @@ def test_a_change_is_the_next_release_and_an_older_one_stays_listed(pushed: Chec
     assert pushed.ok(f"{fetched['artifacts'][0]['folder']}/one").strip() == "hello moon"
 
 
+def test_a_change_that_gives_the_same_program_is_built_and_nothing_after_it_runs(pushed: Checkout) -> None:
+    bundle, store = pushed.folder / BUNDLE, pushed.folder / ".meshbuild/store"
+    before, content = bundle.read_bytes(), json.loads(pushed.ok("meshbuild", "inspect", BUNDLE, "--json"))
+    files = sorted(store.rglob("*"))
+    (pushed.folder / "words/words.go").write_text('package words\n\nconst Name = "world" // as ever\n\n// The end.\n')
+    (pushed.folder / "go.mod").write_text("module example.com/tiny\n\ngo 1.26 // or newer\n")
+    assert "built tiny:one:arch" in pushed.ok("doit", "build")
+    assert bundle.read_bytes() != before, "the statement tells of the new build"
+    again = json.loads(pushed.ok("meshbuild", "inspect", BUNDLE, "--json"))
+    assert again["content_sha256"] == content["content_sha256"]
+    published = json.loads(pushed.ok("meshbuild", "push", "--json"))["releases"]
+    assert [(each["sequence"], each["new"]) for each in published] == [(1, False)]
+    assert sorted(store.rglob("*")) == files
+
+
 def test_push_without_a_build_says_so_and_writes_nothing(tiny: Checkout) -> None:
     tiny.ok("meshbuild", "store", "init")
     before = sorted((tiny.folder / ".meshbuild/store").rglob("*"))
