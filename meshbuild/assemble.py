@@ -18,7 +18,16 @@ from filelock import FileLock, Timeout
 
 from meshbuild import uptodate
 from meshbuild.attest import attestor
-from meshbuild.build import BuildSite, compile_build, compile_together, network_isolation, prepare_build
+from meshbuild.build import (
+    NO_CACHE,
+    BuildSite,
+    compile_build,
+    compile_together,
+    network_isolation,
+    prepare_build,
+)
+from meshbuild.buildcache.key import read_cache_key
+from meshbuild.buildcache.server import shared_cache
 from meshbuild.bundle import BundleIdentity, PackInput, write_bundle
 from meshbuild.errors import CompileError, InputsChangedError, IsolationError, MeshbuildError
 from meshbuild.git import source_state
@@ -96,6 +105,7 @@ class Workshop:
         self._folder: Path | None = None
         self._targets: list[Target] | None = None
         self._key: Signer | None = None
+        self._cache_env: Mapping[str, str] | None = None
 
     def assemble(
         self, task: ArtifactTask, *, seen: uptodate.Record | None, siblings: Callable[[], Sequence[ArtifactTask]]
@@ -153,12 +163,12 @@ class Workshop:
         with self._one_compiler:
             if len(group) > 1:
                 with contextlib.suppress(CompileError):  # of whichever: each alone, then
-                    results = compile_together([begun.prepared for begun in group.values()])
+                    results = compile_together([begun.prepared for begun in group.values()], self._shared_cache())
                     self._compiled |= {
                         name: (begun, result) for (name, begun), result in zip(group.items(), results, strict=True)
                     }
                     return
-            self._compiled[task.name] = first, compile_build(first.prepared)
+            self._compiled[task.name] = first, compile_build(first.prepared, self._shared_cache())
 
     def _begin(self, target: Target) -> _Begun:
         settings, environ = self._settings, self._environ
@@ -244,6 +254,23 @@ class Workshop:
         with local_errors(f"write {self._folder}"):
             folder.mkdir()
         return folder
+
+    def _shared_cache(self) -> Mapping[str, str]:
+        """What the compiler's environment needs for the shared build cache of the settings, served until `close`."""
+        if self._cache_env is None:  # under _one_compiler
+            self._cache_env = NO_CACHE
+            if self._settings.cache_store:
+                self._cache_env = self._cleanup.enter_context(self._serve_cache())
+        return self._cache_env
+
+    @contextlib.contextmanager
+    def _serve_cache(self) -> Iterator[Mapping[str, str]]:
+        key = read_cache_key(self._environ.get("MESHBUILD_CACHE_KEY", ""))
+        folder = cache_folder(self._settings, self._environ) / "shared-build"
+        store, work, report = self._settings.cache_store, self._work_folder(), self._report
+        with shared_cache(store, key=key, folder=folder, work=work, report=report) as (env, cache):
+            yield env
+        report(f"build cache: {cache.counts}")
 
 
 def builder_signer(settings: Settings, environ: Mapping[str, str], report: Callable[[str], None]) -> Signer:

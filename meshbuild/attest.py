@@ -89,6 +89,7 @@ def attestor(
             invocation_id=str(uuid.uuid4()),
             started_on=_rfc3339(began),
             finished_on=_rfc3339(datetime.now(UTC)),
+            shared_cache=result.shared_cache,
         )
         bill = provenance.cyclonedx_sbom(
             info,

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from meshbuild.errors import CompileError, SourceError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from meshbuild.toolchains import Toolchain
 
 Isolation = Literal["network-namespace", "goproxy-off"]
+
+NO_CACHE: Mapping[str, str] = MappingProxyType({})
 
 # What takes the network away, and takes every process of a build down with whoever started it: `unshare` and `setpriv`
 # of util-linux, as root and as anybody else. Which of them works is asked once a process.
@@ -78,11 +81,13 @@ class BuildResult:
         binary: the program, inside the build's work folder.
         build_info: what `go version -m -json` says of the program, as JSON text.
         isolation: how far compiling was cut off.
+        shared_cache: whether compiled packages could come from a build cache that machines share.
     """
 
     binary: Path
     build_info: bytes
     isolation: Isolation
+    shared_cache: bool
 
 
 def prepare_build(
@@ -126,18 +131,22 @@ def prepare_build(
     return PreparedBuild(plan=plan, packages=packages, folders=folders, env=env)
 
 
-def compile_build(prepared: PreparedBuild) -> BuildResult:
+def compile_build(prepared: PreparedBuild, shared_cache: Mapping[str, str] = NO_CACHE) -> BuildResult:
     """Compile a program; it and nothing else lies in the build's `out` folder then.
+
+    Args:
+        prepared: the build.
+        shared_cache: what buildcache.server.shared_cache adds to the compiler's environment; nothing without one.
 
     Raises:
         CompileError: the compiler refused; the message holds its text whole and a command to repeat it.
     """
     plan, folders = prepared.plan, prepared.folders
-    isolation = _go(prepared, plan.argv)
-    return _result(prepared, Path(folders["work"]) / "out" / plan.binary, isolation)
+    isolation = _go(prepared, plan.argv, shared_cache)
+    return _result(prepared, Path(folders["work"]) / "out" / plan.binary, isolation, bool(shared_cache))
 
 
-def compile_together(builds: Sequence[PreparedBuild]) -> list[BuildResult]:
+def compile_together(builds: Sequence[PreparedBuild], shared_cache: Mapping[str, str] = NO_CACHE) -> list[BuildResult]:
     """Compile programs of one Go module for one target by one call; each then lies where its own call would put it.
 
     The linker runs for several programs at once then, and what is read is read once. Each program's bytes are those of
@@ -145,6 +154,7 @@ def compile_together(builds: Sequence[PreparedBuild]) -> list[BuildResult]:
 
     Args:
         builds: with equal `shared_call` in their plans.
+        shared_cache: as `compile_build` has it.
 
     Raises:
         CompileError: the compiler refused one of them or more; nobody knows which, so compile each alone then.
@@ -152,31 +162,34 @@ def compile_together(builds: Sequence[PreparedBuild]) -> list[BuildResult]:
     leader = builds[0]
     together = Path(leader.folders["work"]) / "together"
     packages = dict.fromkeys(build.plan.source.package for build in builds)
-    isolation = _go(leader, leader.plan.shared_argv(f"{together}{os.sep}", *packages))
+    isolation = _go(leader, leader.plan.shared_argv(f"{together}{os.sep}", *packages), shared_cache)
     results = []
     for build in builds:
+        program = together / build.plan.source.program_name
+        if not program.is_file():
+            raise CompileError(f"{build.plan.name}: go build left no program named {program.name}")
         binary = Path(build.folders["work"]) / "out" / build.plan.binary
         with local_errors(f"put {binary} in place"):
-            shutil.copyfile(together / build.plan.source.program_name, binary)
+            shutil.copyfile(program, binary)
             binary.chmod(0o755)
-        results.append(_result(build, binary, isolation))
+        results.append(_result(build, binary, isolation, bool(shared_cache)))
     with local_errors(f"remove {together}"):
         shutil.rmtree(together)
     return results
 
 
-def _result(prepared: PreparedBuild, binary: Path, isolation: Isolation) -> BuildResult:
+def _result(prepared: PreparedBuild, binary: Path, isolation: Isolation, shared_cache: bool) -> BuildResult:
     go = f"{prepared.folders['toolchain']}/bin/go"
     info = run([go, "version", "-m", "-json", str(binary)], env=prepared.env, cwd=prepared.folders["source"])
     if info.exit_code != 0:
         raise CompileError(f"{prepared.plan.name}: go version can't read the program: {info.error_text}")
-    return BuildResult(binary, info.stdout, isolation)
+    return BuildResult(binary, info.stdout, isolation, shared_cache)
 
 
-def _go(prepared: PreparedBuild, words: Sequence[str]) -> Isolation:
+def _go(prepared: PreparedBuild, words: Sequence[str], shared_cache: Mapping[str, str]) -> Isolation:
     argv = [substitute(part, prepared.folders) for part in words]
     prefix = network_isolation()
-    done = run([*prefix, *argv], env=prepared.env, cwd=prepared.folders["source"])
+    done = run([*prefix, *argv], env={**prepared.env, **shared_cache}, cwd=prepared.folders["source"])
     if done.exit_code != 0:
         how = f"was ended by signal {-done.exit_code}" if done.exit_code < 0 else f"exited with {done.exit_code}"
         plan = prepared.plan

@@ -150,6 +150,7 @@ class RunDetails:
         invocation_id: names this run.
         started_on: RFC 3339, UTC.
         finished_on: RFC 3339, UTC.
+        shared_cache: whether compiled packages could come from a build cache that machines share.
     """
 
     builder_id: str
@@ -157,6 +158,7 @@ class RunDetails:
     invocation_id: str
     started_on: str
     finished_on: str
+    shared_cache: bool = False
 
 
 def statement(
@@ -226,6 +228,7 @@ def slsa_provenance(facts: BuildFacts, run: RunDetails) -> dict[str, Any]:
                 "invocationId": run.invocation_id,
                 "startedOn": run.started_on,
                 "finishedOn": run.finished_on,
+                "meshbuild_sharedCache": run.shared_cache,
             },
         },
     }

@@ -36,6 +36,7 @@ class Settings:
         require_isolation: refuse to build where compiling can't be cut off from the network (true or false).
         system: the system that fetch takes; empty for the only one there is.
         host: the folder that fetch unpacks into.
+        cache_store: address of a build cache that machines share (docs/build-cache.md); empty for none.
         cache: the user's cache of toolchains, Go's caches and downloads; empty for the platform's place.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     require_isolation: bool = False
     system: str = ""
     host: str = f"{STATE_FOLDER}/host"
+    cache_store: str = ""
     cache: str = ""
 
     @property

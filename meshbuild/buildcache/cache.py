@@ -61,11 +61,9 @@ class CacheCounts:
 
     def __str__(self) -> str:
         """A line for people."""
-        missed = f", {self.not_uploaded} not" if self.not_uploaded else ""
-        return (
-            f"{self.local_hits} found here, {self.hits} in the store, {self.misses} nowhere ({self.rejected} rejected); "
-            f"{self.uploaded} uploaded{missed}"
-        )
+        found = f"{self.local_hits} found here, {self.hits} in the store, {self.misses} nowhere"
+        left = f", {self.not_uploaded} not" if self.not_uploaded else ""
+        return f"{found} ({self.rejected} rejected); {self.uploaded} uploaded{left}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,8 +40,4 @@ def command(store: str, local: Path | None) -> None:
     cache = SharedCache(open_cache_store(store), key=key, folder=folder.absolute(), report=console.note)
     serve(cache, sys.stdin.buffer, sys.stdout.buffer)
     cache.close()
-    counts = cache.counts
-    console.detail(
-        f"build cache: {counts.local_hits} found here, {counts.hits} in the store, {counts.misses} nowhere "
-        f"({counts.rejected} rejected); {counts.uploaded} uploaded"
-    )
+    console.detail(f"build cache: {cache.counts}")

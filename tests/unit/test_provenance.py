@@ -117,6 +117,7 @@ def test_provenance_says_what_was_asked_for_what_was_run_and_by_whom() -> None:
             "invocationId": "run-7",
             "startedOn": "2026-12-01T10:00:00Z",
             "finishedOn": "2026-12-01T10:00:09Z",
+            "meshbuild_sharedCache": False,
         },
     }
 
