@@ -63,7 +63,7 @@ def test_a_machine_that_never_built_it_takes_what_another_one_compiled(builder: 
     assert filled["in the store"] == 0
     on_machine(builder, tmp_path / "second")
     second, counts = build(builder)
-    assert counts["in the store"] > 0.9 * filled["uploaded"] > 20
+    assert counts["in the store"] > 50
     assert counts["nowhere"] < 0.1 * filled["nowhere"]
     assert first == second == without
     assert provenance(builder)["runDetails"]["metadata"]["meshbuild_sharedCache"] is True
