@@ -21,15 +21,15 @@ from meshbuild.attest import attestor
 from meshbuild.build import (
     NO_CACHE,
     BuildSite,
+    check_isolation,
     compile_build,
     compile_together,
-    network_isolation,
     prepare_build,
 )
 from meshbuild.buildcache.key import read_cache_key
 from meshbuild.buildcache.server import shared_cache
 from meshbuild.bundle import BundleIdentity, PackInput, write_bundle
-from meshbuild.errors import CompileError, InputsChangedError, IsolationError, MeshbuildError
+from meshbuild.errors import CompileError, InputsChangedError, MeshbuildError
 from meshbuild.git import source_state
 from meshbuild.paths import local_errors
 from meshbuild.pins import host_platform
@@ -172,11 +172,8 @@ class Workshop:
 
     def _begin(self, target: Target) -> _Begun:
         settings, environ = self._settings, self._environ
-        if settings.require_isolation and not network_isolation():
-            raise IsolationError(
-                f"{target.name}: compiling without a network is required, and this machine doesn't allow it",
-                hint="It takes `unshare` (util-linux), and root or user namespaces; or drop --require-isolation.",
-            )
+        if settings.require_isolation:
+            check_isolation(target.name)
         began, began_ns = datetime.now(UTC), time.time_ns()
         snapshot = uptodate.Snapshot(self._memory)
         plan = plan_target(target, environ)

@@ -78,6 +78,7 @@ def attestor(
         strip=artifact.strip,
         vcs=artifact.vcs,
         stamp=artifact.stamp,
+        files=tuple(rule.model_dump(mode="json", by_alias=True) for rule in artifact.files),
         profile=profile_sha256,
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from meshbuild.errors import CompileError, SourceError
+from meshbuild.errors import CompileError, IsolationError, SourceError
 from meshbuild.golist import explain_failure, list_packages
 from meshbuild.gosource import source_tree
 from meshbuild.paths import local_errors
@@ -222,6 +222,19 @@ def network_isolation() -> tuple[str, ...]:
             ):
                 return found
     return ()
+
+
+def check_isolation(name: str) -> None:
+    """Refuse a machine on which compiling can't be cut off from the network.
+
+    Raises:
+        IsolationError: it can't; the message starts with the name of what was to be built.
+    """
+    if not network_isolation():
+        raise IsolationError(
+            f"{name}: compiling without a network is required, and this machine doesn't allow it",
+            hint="It takes `unshare` (util-linux), and root or user namespaces; or drop --require-isolation.",
+        )
 
 
 def _git_only_folder(work: Path, environ: Mapping[str, str]) -> str:

@@ -112,6 +112,7 @@ class BuildFacts:
         strip: whether the linker leaves symbols away.
         vcs: whether the git revision is stamped as `go build` does.
         stamp: string variables and what they are set to, as the manifest has it.
+        files: the rules by which more files go into the bundle, as the manifest has them.
         argv: the compile command, with placeholders such as `${toolchain}` for folders.
         env: its whole environment, with the same placeholders.
         isolation: how far compiling was cut off from the network: `network-namespace` or `goproxy-off`.
@@ -137,6 +138,7 @@ class BuildFacts:
     strip: bool = True
     vcs: bool = False
     stamp: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[Mapping[str, str], ...] = ()
     profile: Sha256 | None = None
 
 
@@ -209,6 +211,7 @@ def slsa_provenance(facts: BuildFacts, run: RunDetails) -> dict[str, Any]:
                 "strip": facts.strip,
                 "vcs": facts.vcs,
                 "stamp": dict(facts.stamp),
+                "files": [dict(rule) for rule in facts.files],
             },
             "internalParameters": {
                 "argv": list(facts.argv),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from meshbuild.build import BuildSite, compile_build, prepare_build
+from meshbuild.build import BuildSite, check_isolation, compile_build, prepare_build
 from meshbuild.bundle import BundleIdentity, Listing, read_bundle
 from meshbuild.content import write_tar
 from meshbuild.digests import HashingWriter, Sha256
@@ -89,6 +89,7 @@ class _Parameters(_Said):
     strip: bool
     vcs: bool
     stamp: dict[str, str]
+    files: list[dict[str, str]]
 
 
 class _Internals(_Said):
@@ -146,10 +147,13 @@ def rebuild(
         NoSuchArtifactError: the project has no such module or artifact.
         PinsError: the project's toolchains.toml doesn't pin the toolchain of the statement, or lacks the system.
         SourceError: the artifact's source isn't where the statement says.
+        IsolationError: the settings ask for a compiler without a network, and that can't be had here.
         MeshbuildError: whatever the stages of a build raise.
     """
     said = _parse(predicate)
     target = _target(settings, said, info.listing.binary)
+    if settings.require_isolation:
+        check_isolation(target.name)
     source = _find_source(target, said.parameters.source)
     pin = _pin(target.pins, said.dependency("toolchain"))
     plan = plan_build(
@@ -227,6 +231,7 @@ def _target(settings: Settings, said: _Definition, binary: str) -> Target:
         "strip": wanted.strip,
         "vcs": wanted.vcs,
         "stamp": wanted.stamp,
+        "files": wanted.files,
     }
     try:
         artifact = Artifact.model_validate_json(canonical_json(asked))

@@ -52,6 +52,7 @@ FACTS = BuildFacts(
     go_modules=parse_build_info(HELLO).modules,
     tags=("netgo",),
     stamp={"main.version": "${version}"},
+    files=({"from": "share/**", "to": "share", "mode": "0644"},),
 )
 RUN = RunDetails(
     builder_id="https://example.com/ci",
@@ -105,6 +106,7 @@ def test_provenance_says_what_was_asked_for_what_was_run_and_by_whom() -> None:
         "strip": True,
         "vcs": False,
         "stamp": {"main.version": "${version}"},
+        "files": [{"from": "share/**", "to": "share", "mode": "0644"}],
     }
     assert definition["internalParameters"] == {
         "argv": list(FACTS.argv),
