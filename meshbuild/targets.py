@@ -220,8 +220,10 @@ def inputs(settings: Settings, target: Target, plan: BuildPlan, packages: Sequen
         names.append(f"package:{relative(package.folder)}")
         names += [f"embed:{escaped(package.folder)}:{pattern}" for pattern in package.embeds]
     names += [f"glob:{escaped(target.manifest_dir)}:{rule.source}" for rule in target.artifact.files]
-    if asks_git(target.artifact):
-        names.append(f"{'vcs' if target.artifact.vcs else 'git'}:{relative(target.manifest_dir)}")
+    if target.artifact.vcs:
+        names += [f"vcs:{relative(folder)}" for folder in plan.source.folders(target.manifest_dir)]
+    elif asks_git(target.artifact):
+        names.append(f"git:{relative(target.manifest_dir)}")
     return sorted(names)
 
 

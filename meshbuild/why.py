@@ -131,7 +131,8 @@ def _files(record: uptodate.Record, settings: Settings, files: uptodate.Snapshot
 
 
 def _file_digests(name: str, project: Path, files: uptodate.Snapshot) -> dict[str, str]:
-    folder = name.split(":")[1]
+    kind, _, rest = name.partition(":")
+    folder = rest if kind == "package" else rest.partition(":")[0].replace("%3A", ":").replace("%25", "%")
     return {_join(folder, file): files.sha256(path) for file, path in uptodate.input_files(name, project)}
 
 

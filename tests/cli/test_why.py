@@ -71,6 +71,23 @@ def test_files_that_appear_and_go(built: Checkout) -> None:
     }
 
 
+def test_folders_with_colons_are_named_as_they_are(tiny: Checkout) -> None:
+    odd = tiny.folder / "bundles/a:b%"
+    odd.mkdir(parents=True)
+    (odd / "go.mod").write_text("module example.com/odd\n\ngo 1.26\n")
+    (odd / "main.go").write_text(
+        'package main\n\nimport _ "embed"\n\n//go:embed x.txt\nvar _ string\n\nfunc main() {}\n'
+    )
+    (odd / "x.txt").write_text("x")
+    write_manifest(odd, artifact("odd", **{"from": "."}), module="odd")
+    time.sleep(0.1)
+    tiny.ok("doit", "build", "odd")
+    (odd / "x.txt").write_text("y")
+    (odd / "more.go").write_text("package main\n")
+    names = sorted(each["name"] for each in why(tiny, "odd")["odd:odd:arch"])
+    assert names == ["bundles/a:b%/more.go", "bundles/a:b%/x.txt"]
+
+
 def test_go_sum_that_appears_is_an_input_of_both(built: Checkout) -> None:
     (built.folder / "go.sum").write_text("")
     change = {"what": "input", "name": "go.sum", "old": "absent", "new": sha256("")}
