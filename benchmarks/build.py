@@ -1,127 +1,96 @@
-"""Building against doit itself, and against the plain go command with tar and zstd behind it.
+"""Building: nothing to do in this repository, a build cache that machines share, and one or two builds at a time.
 
     python benchmarks/build.py [--runs 11] [--cold-runs 3]
 
-No-op: `doit build` of this repository's artifacts, nothing changed, against `doit` on a dodo.py with a trivial task.
-Cold: esbuild from the Go module proxy with an empty build cache, modules and compiler at hand for both.
+Cold means an empty build cache, with modules and compiler at hand. The shared cache is a folder that an earlier build
+filled; the machine that takes from it is as cold as the one that doesn't. benchmarks/peers.py has cold builds against
+other tools, benchmarks/scale.py large projects.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shlex
-import shutil
+import secrets
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from measure import Sample, compare, run
+from programs import DOIT, ESBUILD, PROJECT, Bench, Program, environment
 
-from meshbuild.pins import host_platform, read_pins
-from meshbuild.toolchains import ensure_toolchain, user_cache
-
-PROJECT = Path(__file__).resolve().parents[1]
-DOIT = str(Path(sys.executable).with_name("doit"))
-PROGRAM, VERSION, PACKAGE = "github.com/evanw/esbuild", "v0.25.11", "cmd/esbuild"
 EMPTY_DODO = 'def task_nothing():\n    return {"actions": [], "uptodate": [True]}\n'
-
-
-def environment(**more: str) -> dict[str, str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("GO", "MESHBUILD_"))}
-    return {**env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}", **more}
+SEVERAL = (
+    Program("github.com/rakyll/hey", "v0.1.5", ""),
+    Program("mvdan.cc/sh/v3", "v3.14.1", "cmd/shfmt"),
+    Program("github.com/mikefarah/yq/v4", "v4.54.3", ""),
+    Program("github.com/junegunn/fzf", "v0.65.2", ""),
+)
 
 
 def no_op(work: Path, runs: int) -> None:
     empty = work / "empty"
     empty.mkdir()
     (empty / "dodo.py").write_text(EMPTY_DODO)
-    run([DOIT, "build"], cwd=PROJECT)
+    run([DOIT, "build"], cwd=PROJECT, env=environment())
     compare(
-        "no-op build of 5 artifacts",
-        lambda: run([DOIT, "build"], cwd=PROJECT),
+        "no-op build of this repository's artifacts",
+        lambda: run([DOIT, "build"], cwd=PROJECT, env=environment()),
         lambda: run([DOIT], cwd=empty),
         runs=runs,
         peer_name="doit on an empty dodo.py",
     )
 
 
-def fetch_source(go: Path, modules: Path, folder: Path) -> None:
-    """Put the program's source, with everything it needs in the module cache, into a folder with a manifest."""
-    env = {**environment(), "GOMODCACHE": str(modules), "GOTOOLCHAIN": "local", "GOFLAGS": ""}
-    if "GOPROXY" in os.environ:
-        env["GOPROXY"] = os.environ["GOPROXY"]
-    words = [str(go), "mod", "download", "-json", f"{PROGRAM}@{VERSION}"]
-    found = subprocess.run(words, env=env, cwd=folder.parent, capture_output=True, text=True, check=True)
-    shutil.copytree(json.loads(found.stdout)["Dir"], folder, copy_function=shutil.copyfile)
-    for each in (folder, *(entry for entry in folder.rglob("*") if entry.is_dir())):
-        each.chmod(0o755)  # the module cache is read-only
-    subprocess.run([str(go), "list", "-deps", f"./{PACKAGE}"], env=env, cwd=folder, capture_output=True, check=True)
-    artifact = {
-        "name": "esbuild",
-        "kind": "bundle",
-        "language": "go",
-        "system": "arch",
-        "from": PACKAGE,
-        "binary": "esbuild",
-    }
-    manifest = {"module": "esbuild", "version": VERSION.removeprefix("v"), "build": {"artifacts": [artifact]}}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    (folder / "dodo.py").write_text("from meshbuild.tasks import *\n")
-    shutil.copyfile(PROJECT / "toolchains.toml", folder / "toolchains.toml")
+def shared_cache(bench: Bench, runs: int) -> None:
+    """Build esbuild where nothing is cached: with what another machine put into the shared cache, and without."""
+    project, store = bench.work / "esbuild", bench.work / "store"
+    bench.fetch(ESBUILD, project)
+    bench.make_project(project)
+    store.mkdir()
+    sharing = {"MESHBUILD_CACHE_STORE": str(store), "MESHBUILD_CACHE_KEY": secrets.token_hex(32)}
 
+    def build(**settings: str) -> Sample:
+        bench.clear(project)
+        return run([DOIT, "build"], cwd=project, env=bench.our_env(**settings))
 
-def cold(work: Path, runs: int) -> None:
-    toolchain = ensure_toolchain(
-        read_pins(PROJECT / "toolchains.toml").toolchain(None, host_platform()),
-        cache=user_cache(os.environ),
-        environ=os.environ,
-        report=print,
+    compare(
+        "cold build of esbuild, filling the shared cache",
+        lambda: build(**sharing),
+        build,
+        runs=1,
+        peer_name="the same without one",
+        warm_up=False,
     )
-    source, modules, cache = work / "source", work / "go-mod", work / "cache"
-    fetch_source(toolchain.go, modules, source)
+    assert any(store.rglob("*")), "the build put nothing into the shared cache"
+    compare(
+        "cold build of esbuild, shared cache full",
+        lambda: build(**sharing),
+        build,
+        runs=runs,
+        peer_name="the same without one",
+        warm_up=False,
+    )
 
-    def clear() -> None:
-        for folder in (cache, source / ".meshbuild", source / "dist", work / "peer"):
-            shutil.rmtree(folder, ignore_errors=True)
-        cache.mkdir()
-        (work / "peer").mkdir()
-        (cache / "toolchains").symlink_to(toolchain.root.parent)
-        (cache / "go-mod").symlink_to(modules)
 
-    def ours() -> Sample:
-        clear()
-        return run([DOIT, "build"], cwd=source, env=environment(MESHBUILD_CACHE=str(cache)))
+def in_parallel(bench: Bench, runs: int) -> None:
+    """Build several Go modules of one project, one at a time and two at a time, everything cold."""
+    project = bench.work / "several"
+    for program in SEVERAL:
+        bench.fetch(program, project / "bundles" / program.name)
+    bench.make_project(project)
 
-    def peer() -> Sample:
-        clear()
-        env = {
-            "PATH": f"{toolchain.go.parent}:/usr/bin:/bin",
-            "HOME": str(work / "peer"),
-            "GOCACHE": str(cache / "go-build"),
-            "GOMODCACHE": str(modules),
-            "GOENV": "off",
-            "GOTOOLCHAIN": "local",
-            "GOPROXY": "off",
-            "CGO_ENABLED": "0",
-        }
-        build = [
-            "go",
-            "build",
-            "-trimpath",
-            "-buildvcs=false",
-            "-ldflags=-s -w",
-            "-o",
-            f"{work}/peer/esbuild",
-            f"./{PACKAGE}",
-        ]
-        there = shlex.quote(str(work / "peer"))
-        pack = f"tar -C {there} -cf - esbuild | zstd -q -9 --long -T2 -o {there}/bundle"
-        return run(["sh", "-c", f"{shlex.join(build)} && {pack}"], cwd=source, env=env)
+    def build(count: int) -> Sample:
+        bench.clear(project)
+        return run([DOIT, "-n", str(count), "build"], cwd=project, env=bench.our_env())
 
-    compare("cold build of esbuild", ours, peer, runs=runs, peer_name="go build | tar | zstd", warm_up=False)
+    compare(
+        f"cold build of {len(SEVERAL)} Go modules, -n 2",
+        lambda: build(2),
+        lambda: build(1),
+        runs=runs,
+        peer_name="-n 1",
+        warm_up=False,
+    )
 
 
 def main() -> None:
@@ -131,7 +100,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="meshbuild-bench-") as folder:
         no_op(Path(folder), options.runs)
-        cold(Path(folder), options.cold_runs)
+        bench = Bench(Path(folder))
+        shared_cache(bench, options.cold_runs)
+        in_parallel(bench, options.cold_runs)
         subprocess.run(["chmod", "-R", "u+w", folder], check=False)
 
 
