@@ -5,11 +5,13 @@ Everything is created once and never changed, but for `metadata/timestamp.json`:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from meshbuild.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -58,6 +60,32 @@ class WritableStore(ReadableStore, Protocol):
 
     def replace(self, key: str, source: bytes | Path) -> None:
         """Put a whole object where one lies that is short or wrong. For objects named by their digest only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file that lies in a store: its key, its size, and when it was put there, in seconds by the store's clock."""
+
+    key: str
+    size_bytes: int
+    changed_s: float
+
+
+class ListableStore(WritableStore, Protocol):
+    """What collecting garbage needs of a store in addition."""
+
+    def entries(self) -> Iterator[Entry]:
+        """Every file that was put into the store, in no order; what only the store itself uses is left out.
+
+        Raises:
+            StoreError: the store can't be listed.
+        """
+
+    def now_s(self) -> float:
+        """What the store's own clock says, in seconds since the epoch. Raises StoreError."""
+
+    def remove(self, key: str) -> None:
+        """Remove a file; one that isn't there is no error. Raises StoreError."""
 
 
 def open_store(address: str) -> WritableStore:

@@ -6,14 +6,16 @@ import contextlib
 import os
 import shutil
 import stat
+import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from filelock import FileLock
 
 from meshbuild.errors import ObjectCorruptError, ObjectMissingError, StoreError
 from meshbuild.paths import check_relative_path, fsync_folder, remove_stale_temps, temp_beside
+from meshbuild.stores import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +95,31 @@ class DirectoryStore:
         with self._writing(key), self._temporary(path, source) as temp:
             temp.replace(path)
 
+    def entries(self) -> Iterator[Entry]:
+        """Every file of the store; see `ListableStore.entries`. Temporary files and locks start with a dot."""
+        for folder, folders, names in os.walk(self.folder, onerror=_refuse):
+            folders[:] = [name for name in folders if name[0] != "."]
+            for name in names:
+                path = os.path.join(folder, name)  # noqa: PTH118 - there may be very many
+                with contextlib.suppress(FileNotFoundError):  # somebody else's temporary file
+                    status = os.lstat(path)
+                    if name[0] != "." and stat.S_ISREG(status.st_mode):
+                        key = os.path.relpath(path, self.folder).replace(os.sep, "/")
+                        yield Entry(key, status.st_size, status.st_mtime)
+
+    def now_s(self) -> float:
+        """What the file system's clock says; see `ListableStore.now_s`."""
+        with self._writing("the store"), tempfile.TemporaryFile(dir=self.folder) as file:
+            return os.fstat(file.fileno()).st_ctime
+
+    def remove(self, key: str) -> None:
+        """Remove a file; see `ListableStore.remove`."""
+        path = self._path(key)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.address}: could not remove {key}: {error.strerror}") from error
+
     def _path(self, key: str) -> Path:
         """A key's file. Raises StoreError for what isn't a key, or leads out of the store by a link."""
         try:
@@ -149,3 +176,7 @@ class DirectoryStore:
             if each.is_relative_to(self.folder):
                 each.chmod(0o755)
             fsync_folder(each.parent)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise StoreError(f"could not list {error.filename}: {error.strerror}") from error

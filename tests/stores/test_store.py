@@ -180,3 +180,21 @@ def test_swaps_are_not_disturbed_by_what_others_create_beside_them(store: Direct
         worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert store.read("n", limit_bytes=99) == b"150"
+
+
+def test_every_file_is_listed_with_its_size_and_an_age_by_the_stores_own_clock(store: DirectoryStore) -> None:
+    store.create("a/b", b"one")
+    store.create("c", b"three")
+    store.swap("metadata/timestamp.json", b"{}", expected=None)
+    found = {entry.key: entry for entry in store.entries()}
+    assert {key: entry.size_bytes for key, entry in found.items()} == {"a/b": 3, "c": 5, "metadata/timestamp.json": 2}
+    assert all(-1 < store.now_s() - entry.changed_s < 60 for entry in found.values())
+
+
+def test_removing_removes_one_and_is_no_error_when_it_is_gone(store: DirectoryStore) -> None:
+    store.create("a/b", b"one")
+    store.create("a/c", b"two")
+    store.remove("a/b")
+    store.remove("a/b")
+    assert [entry.key for entry in store.entries()] == ["a/c"]
+    assert store.create("a/b", b"again")
