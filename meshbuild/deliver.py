@@ -15,7 +15,7 @@ from meshbuild.project import load_tasks
 from meshbuild.publish import BundleFile, publish
 from meshbuild.repository import StoreKeys, init_store
 from meshbuild.signing import generate_key, load_public_key, load_signer
-from meshbuild.stores import open_store
+from meshbuild.stores import open_store, open_writable
 from meshbuild.targets import plan_tasks, read_targets
 
 if TYPE_CHECKING:
@@ -27,15 +27,19 @@ if TYPE_CHECKING:
     from meshbuild.project import ArtifactTask
     from meshbuild.publish import Published
     from meshbuild.settings import Settings
-    from meshbuild.stores import WritableStore
+    from meshbuild.stores import ListableStore, ReadableStore
 
 ROLES = ("root", "targets", "snapshot", "timestamp")
 
 
-def project_store(settings: Settings) -> WritableStore:
-    """The store that the settings name; a plain relative path is taken from the project's folder."""
-    address = settings.store
-    return open_store(address if ":" in address else str(settings.path(address)))
+def project_store(settings: Settings) -> ReadableStore:
+    """The store that the settings name, for reading; a plain relative path is taken from the project's folder."""
+    return open_store(_address(settings))
+
+
+def writable_store(settings: Settings) -> ListableStore:
+    """The store that the settings name, for writing; a plain relative path is taken from the project's folder."""
+    return open_writable(_address(settings))
 
 
 def make_store(settings: Settings, *, report: Callable[[str], None]) -> Path:
@@ -48,7 +52,7 @@ def make_store(settings: Settings, *, report: Callable[[str], None]) -> Path:
         StoreError: there is a store already.
         LocalFileError: keys or store can't be written.
     """
-    store, folder = project_store(settings), settings.path(settings.keys)
+    store, folder = writable_store(settings), settings.path(settings.keys)
     keys: dict[str, Signer] = {}
     for role in ROLES:
         file = folder / f"{role}.pem"
@@ -73,6 +77,24 @@ def read_root(settings: Settings) -> bytes:
         )
     with local_errors(f"read {file}"):
         return file.read_bytes()
+
+
+def online_keys(settings: Settings, environ: Mapping[str, str]) -> StoreKeys:
+    """The keys that seal: snapshot and timestamp, and the targets key where it lies beside them.
+
+    Raises:
+        StoreError: the snapshot or the timestamp key isn't there.
+        SignatureError: one of them can't be used.
+    """
+    folder = settings.path(settings.keys)
+    found = {role: folder / f"{role}.pem" for role in ROLES[1:]}
+    for role in ("snapshot", "timestamp"):
+        if not found[role].is_file():
+            raise StoreError(
+                f"the {role} key {found[role]} is not there, and sealing a release needs it",
+                hint="`meshbuild store init` makes a store with its keys.",
+            )
+    return StoreKeys(**{role: load_signer(str(file), environ) for role, file in found.items() if file.is_file()})
 
 
 def push_modules(
@@ -105,8 +127,8 @@ def push_modules(
             raise NoSuchArtifactError(f"no module is named {name!r}; there are {', '.join(by_module) or 'none'}")
     chosen = {name: by_module[name] for name in (modules or by_module)}
     _check_built(settings, [task for tasks in chosen.values() for task in tasks], allow_dirty=allow_dirty)
-    root, store = read_root(settings), project_store(settings)
-    keys = _store_keys(settings, environ)
+    root, store = read_root(settings), writable_store(settings)
+    keys = online_keys(settings, environ)
     publisher = _publisher(settings, environ, report)
     manifests = {target.manifest.module: target.manifest for target in read_targets(settings)}
     for module, tasks in chosen.items():
@@ -146,18 +168,6 @@ def _check_built(settings: Settings, tasks: Sequence[ArtifactTask], *, allow_dir
         )
 
 
-def _store_keys(settings: Settings, environ: Mapping[str, str]) -> StoreKeys:
-    folder = settings.path(settings.keys)
-    found = {role: folder / f"{role}.pem" for role in ROLES[1:]}
-    for role in ("snapshot", "timestamp"):
-        if not found[role].is_file():
-            raise StoreError(
-                f"the {role} key {found[role]} is not there, and sealing a release needs it",
-                hint="`meshbuild store init` makes a store with its keys.",
-            )
-    return StoreKeys(**{role: load_signer(str(file), environ) for role, file in found.items() if file.is_file()})
-
-
 def _publisher(settings: Settings, environ: Mapping[str, str], report: Callable[[str], None]) -> Signer:
     if settings.publisher_key:
         return load_signer(key_address(settings, settings.publisher_key), environ)
@@ -171,3 +181,8 @@ def _builder(settings: Settings, environ: Mapping[str, str]) -> Key:
     if settings.builder_key:
         return load_signer(key_address(settings, settings.builder_key), environ).public_key
     return load_public_key(settings.path(settings.keys) / "builder.pub")
+
+
+def _address(settings: Settings) -> str:
+    address = settings.store
+    return address if ":" in address else str(settings.path(address))

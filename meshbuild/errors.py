@@ -178,6 +178,12 @@ class StoreBusyError(StoreError):
     exit_code = 53
 
 
+class StoreUnsoundError(StoreError):
+    """A check of a store found files that are missing or wrong, or releases that its policy refuses."""
+
+    exit_code = 54
+
+
 class TrustError(MeshbuildError):
     """A store's metadata doesn't verify from the root of trust: signature, expiry, roll-back, mix-and-match."""
 

@@ -28,9 +28,8 @@ MAX_PINS_BYTES = 1 << 20
 MAX_ARCHIVE_BYTES = 256 << 20  # of a source that is pinned without a size
 
 Platform = Literal["linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64"]
-GoVersion = Annotated[
-    str, Kind('a Go version, such as "1.27.2"', r"[1-9][0-9]*\.[0-9]+(?:\.[0-9]+)?(?:(?:rc|beta)[0-9]+)?", 32)
-]
+GO_VERSION = Kind('a Go version, such as "1.27.2"', r"[1-9][0-9]*\.[0-9]+(?:\.[0-9]+)?(?:(?:rc|beta)[0-9]+)?", 32)
+GoVersion = Annotated[str, GO_VERSION]
 Url = Annotated[str, Kind("an http or https address", r"https?://[!-~]+")]
 ModuleVersion = Annotated[
     str, Kind('a version of golang.org/toolchain, such as "v0.0.1-go1.27.2.linux-amd64"', r"v[0-9][0-9A-Za-z.-]*", 128)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from tuf.api.exceptions import RepositoryError
@@ -41,6 +42,7 @@ from meshbuild.release import (
     mesh_claims,
 )
 from meshbuild.repository import (
+    GRACE_S,
     SNAPSHOT_DAYS,
     TARGETS_DAYS,
     TIMESTAMP_DAYS,
@@ -166,6 +168,7 @@ def publish(
     module = manifest["module"]
     artifacts = _released_artifacts(manifest, bundles)
     for _ in range(_MAX_TRIES):
+        began_s = monotonic()
         state = load_state(store, root=root, modules=[module])
         admission = None
         if role_of(module) not in delegated_roles(state.targets):
@@ -202,6 +205,11 @@ def publish(
             signer=publisher,
             now=now,
         )
+        if monotonic() - began_s > GRACE_S / 2:
+            raise StoreBusyError(
+                f"{store.address}: the upload took so long that its first objects may be garbage by now",
+                hint="Nothing was published; push again, and what is there already is not uploaded again.",
+            )
         if seal(store, state, [proposal], admission=admission, keys=keys, now=now):
             return Published(module, channel, proposal.release.sequence, proposal.release.sha256, new=True)
     raise StoreBusyError(
@@ -335,7 +343,7 @@ def seal(
     return store.swap(TIMESTAMP_KEY, timestamp_bytes, expected=state.timestamp_bytes)
 
 
-def check_release(store: WritableStore, policy: PolicyDocument, release: ReleaseDocument) -> None:
+def check_release(store: ReadableStore, policy: PolicyDocument, release: ReleaseDocument) -> None:
     """Check a release against the policy: an entry, its claims, and enough trusted builders for each artifact.
 
     Raises:

@@ -58,6 +58,9 @@ ROOT_DAYS = 2 * 365
 TARGETS_DAYS = 5 * 365
 _MAX_SKIPS = 10_000
 
+# How long what a store doesn't need any more is kept, in seconds.
+GRACE_S = 7 * 86_400.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreKeys:
@@ -122,7 +125,7 @@ def module_releases(
     ]
 
 
-def read_policy(store: WritableStore, targets: Targets) -> PolicyDocument:
+def read_policy(store: ReadableStore, targets: Targets) -> PolicyDocument:
     """The policy that a store's targets name. Raises TrustError, ReleaseError."""
     data = read_document(store, targets, POLICY_NAME)
     if data is None:
@@ -154,12 +157,16 @@ def read_document(store: ReadableStore, role: Targets, name: str) -> bytes | Non
 def put_document(store: WritableStore, role: Targets, name: str, data: bytes) -> None:
     """Create a document, and name it in a role that is being made."""
     digest = Sha256.of(data)
-    store.create(target_key(name, digest), data)
+    key = target_key(name, digest)
+    if not store.create(key, data) and store.age_s(key) > GRACE_S / 2:
+        store.replace(key, data)
     role.targets[name] = TargetFile(len(data), {"sha256": digest}, name)
 
 
 def put_object(store: WritableStore, digest: Sha256, source: Path | bytes) -> None:
-    """Create an object; one that is there already is read, and put again when it is short or wrong.
+    """Create an object; one that is there already is read, and put again when it is short, wrong or old.
+
+    What is old may be garbage, and be removed while this push comes to name it; what was put again is not.
 
     Raises:
         InputsChangedError: the source isn't what the digest says, or didn't stay so. The wrong object that may be left
@@ -167,7 +174,7 @@ def put_object(store: WritableStore, digest: Sha256, source: Path | bytes) -> No
     """
     key = object_key(digest)
     if not store.create(key, source):
-        if _object_digest(store, key) == digest:
+        if _object_digest(store, key) == digest and store.age_s(key) < GRACE_S / 2:
             return
         store.replace(key, source)
     if _source_digest(source) != digest:

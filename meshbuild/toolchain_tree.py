@@ -3,6 +3,9 @@ r"""A toolchain's tree: unpacked from an archive in one pass that writes and has
 The tree digest is the same whichever source a toolchain came from: sha256 over the lines `<sha256 hex>  <path>\n`, in
 byte order of path, of every regular file under `bin lib pkg src` and of `VERSION` and `go.env`. Other top-level files
 are left away; `_go.mod`, as Go module zips must name a nested go.mod, is counted and stored as `go.mod`.
+
+The lines themselves are kept beside the tree as `tree.sha256`: their sha256 is the digest, so that they tell later, and
+as surely as the digest, which file was changed; `sha256sum -c tree.sha256` reads them.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_CONTENT_BYTES = 1 << 30  # Go 1.27 has 0.23 GB in 12,065 files
 MAX_MEMBERS = 50_000
+LISTING = "tree.sha256"
+_MAX_LISTING_BYTES = 64 << 20
 # What zipfile and tarfile raise for what they can't read; RuntimeError for an encrypted or otherwise compressed member.
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError)
 _FLUSHES_AT_ONCE = 16
@@ -66,7 +71,7 @@ def unpack(archive: Path, *, prefix: str, into: Path, progress: Callable[[int, i
         progress: called now and then with bytes written and bytes in all.
 
     Returns:
-        The digest of the tree that was written.
+        The digest of the tree that was written; its listing lies in `tree.sha256`.
 
     Raises:
         ToolchainMismatchError: the archive is damaged, or refused for what it holds.
@@ -87,7 +92,10 @@ def unpack(archive: Path, *, prefix: str, into: Path, progress: Callable[[int, i
             if count % 100 == 0:
                 progress(done_bytes, total_bytes)
     progress(total_bytes, total_bytes)
-    return _digest_of(files)
+    listing = _listing(files)
+    (into / LISTING).write_bytes(listing)
+    (into / LISTING).chmod(0o644)
+    return Sha256.of(listing)
 
 
 def tree_digest(root: Path) -> Sha256:
@@ -97,7 +105,33 @@ def tree_digest(root: Path) -> Sha256:
         ToolchainMismatchError: a link, or something else that isn't a file or a folder, lies in it.
         OSError: it can't be read.
     """
-    return _digest_of({path: Sha256.of_file(root / path) for path in _walk(root, "")})
+    return Sha256.of(_listing(_files(root)))
+
+
+def differences(root: Path, tree: Sha256) -> list[str]:
+    """What of an unpacked toolchain isn't as its digest says: `changed src/a.go`, `missing ...`, `extra ...`, by path.
+
+    Empty when nothing can be told, since the listing beside the tree isn't the digest's: it is gone, was changed, or
+    comes from a version that kept none.
+
+    Raises:
+        ToolchainMismatchError: a link, or something else that isn't a file or a folder, lies in it.
+        OSError: it can't be read.
+    """
+    try:
+        with (root / LISTING).open("rb") as file:
+            listing = file.read(_MAX_LISTING_BYTES)
+    except FileNotFoundError:
+        return []
+    if Sha256.of(listing) != tree:
+        return []
+    lines = listing.decode().split("\n")[:-1]
+    known = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
+    found = _files(root)
+    told = dict.fromkeys(known.keys() - found.keys(), "missing")
+    told |= dict.fromkeys(found.keys() - known.keys(), "extra")
+    told |= {path: "changed" for path in known.keys() & found.keys() if known[path] != found[path]}
+    return [f"{told[path]} {path}" for path in sorted(told)]
 
 
 def flush(root: Path) -> None:
@@ -218,6 +252,9 @@ def _write(file: str, member: _Member, mode: int) -> str:
     return digest.hexdigest()
 
 
-def _digest_of(files: Mapping[str, str]) -> Sha256:
-    lines = [f"{files[path]}  {path}\n" for path in sorted(files, key=str.encode)]
-    return Sha256.of("".join(lines).encode())
+def _files(root: Path) -> dict[str, str]:
+    return {path: Sha256.of_file(root / path) for path in _walk(root, "")}
+
+
+def _listing(files: Mapping[str, str]) -> bytes:
+    return "".join(f"{files[path]}  {path}\n" for path in sorted(files, key=str.encode)).encode()

@@ -16,7 +16,7 @@ from meshbuild.errors import ToolchainMismatchError, ToolchainUnavailableError
 from meshbuild.paths import fsync_folder, local_errors, temp_beside
 from meshbuild.pins import ModuleSource, Pins, System, ToolchainPin, host_platform, parse_pins, read_pins
 from meshbuild.toolchain_sources import MODULE_PATH, download
-from meshbuild.toolchain_tree import flush, tree_digest, unpack
+from meshbuild.toolchain_tree import differences, flush, tree_digest, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,9 +34,12 @@ __all__ = [
     "host_platform",
     "parse_pins",
     "read_pins",
+    "repair_toolchain",
     "user_cache",
     "verify_toolchain",
 ]
+
+_DIFFERENCES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,24 @@ def ensure_toolchain(
     return toolchain
 
 
+def repair_toolchain(
+    pin: ToolchainPin,
+    *,
+    cache: Path,
+    environ: Mapping[str, str],
+    report: Callable[[str], None],
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Toolchain:
+    """Fetch a pinned toolchain that is in the cache again, and put it in the place of what is there.
+
+    What is there stays until the new one is whole and checked. Arguments and errors are those of `ensure_toolchain`.
+    """
+    root = _toolchain(pin, cache).root
+    with local_errors(f"put go {pin.version} for {pin.platform} into the cache {cache}"), _locked(root, report):
+        _fetch(pin, root, environ, report, progress or _silent)
+    return _toolchain(pin, cache)
+
+
 def cached_toolchain(pin: ToolchainPin, cache: Path) -> Toolchain | None:
     """The pinned toolchain when it is in the cache; looks at no more than its go command."""
     toolchain = _toolchain(pin, cache)
@@ -111,19 +132,26 @@ def verify_toolchain(toolchain: Toolchain) -> None:
     """Read every file of a toolchain again.
 
     Raises:
-        ToolchainMismatchError: it isn't what was put into the cache.
+        ToolchainMismatchError: it isn't what was put into the cache; names the first files that differ, where that
+            can be told.
         LocalFileError: it can't be read.
     """
-    hint = f"Remove {toolchain.root}; it is fetched again when it is needed."
+    command = f"meshbuild toolchain check --repair {toolchain.version} --platform {toolchain.platform}"
+    hint = f"`{command}` fetches it again; or remove {toolchain.root}, and it is fetched when it is needed."
     with local_errors(f"read the toolchain {toolchain.root}"):
         try:
             tree = tree_digest(toolchain.root)
+            differing = [] if tree == toolchain.tree else differences(toolchain.root, toolchain.tree)
         except ToolchainMismatchError as error:
             raise ToolchainMismatchError(str(error), hint=hint) from error
     if tree != toolchain.tree:
-        raise ToolchainMismatchError(
-            f"{toolchain.root} was changed: its tree is {tree}, pinned is {toolchain.tree}", hint=hint
-        )
+        lines = [f"{toolchain.root} was changed: its tree is {tree}, pinned is {toolchain.tree}"]
+        lines += differing[:_DIFFERENCES_SHOWN] or [
+            "which of its files can't be told: its listing is gone or changed too"
+        ]
+        if len(differing) > _DIFFERENCES_SHOWN:
+            lines.append(f"and {len(differing) - _DIFFERENCES_SHOWN} more")
+        raise ToolchainMismatchError("\n  ".join(lines), hint=hint)
 
 
 def user_cache(environ: Mapping[str, str]) -> Path:
@@ -176,6 +204,8 @@ def _fetch(
         try:
             _fetch_from(source, pin, temp, environ, progress)
             flush(temp / "tree")  # all of it before its name: a power cut must not leave a folder of empty files
+            if root.exists():
+                root.rename(temp / "old")
             (temp / "tree").rename(root)
             fsync_folder(root.parent)
         except (ToolchainUnavailableError, ToolchainMismatchError) as error:

@@ -24,7 +24,7 @@ VERBS = {
     "toolchain": "List and fetch the pinned toolchains.",
     "inspect": "Show what is in a bundle.",
     "verify": "Check a bundle's signature, digests and listing.",
-    "store": "Make a bundle store.",
+    "store": "Make a bundle store, and keep it.",
     "push": "Publish the built bundles of modules as releases.",
     "releases": "List a module's releases in the store.",
     "cache": "Serve Go's build cache from a store that machines share.",

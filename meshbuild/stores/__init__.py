@@ -59,7 +59,10 @@ class WritableStore(ReadableStore, Protocol):
         """
 
     def replace(self, key: str, source: bytes | Path) -> None:
-        """Put a whole object where one lies that is short or wrong. For objects named by their digest only."""
+        """Put a whole file where one lies that is short, wrong or old. For files named by their digest only."""
+
+    def age_s(self, key: str) -> float:
+        """How long ago a file was put there, in seconds by the store's own clock. Raises as `read` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +91,20 @@ class ListableStore(WritableStore, Protocol):
         """Remove a file; one that isn't there is no error. Raises StoreError."""
 
 
-def open_store(address: str) -> WritableStore:
-    """The store at an address: a folder's path, or `file:` and a path.
+def open_store(address: str) -> ReadableStore:
+    """The store at an address, for reading: a folder's path, or `file:` and a path.
 
     Raises:
         StoreError: the address is of a kind that isn't supported.
+    """
+    return open_writable(address)
+
+
+def open_writable(address: str) -> ListableStore:
+    """The store at an address, for writing: a folder's path, or `file:` and a path.
+
+    Raises:
+        StoreError: the address is of a kind that isn't supported, or can only be read.
     """
     from meshbuild.stores.directory import DirectoryStore  # noqa: PLC0415 - it imports this module's protocols
 

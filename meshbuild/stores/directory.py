@@ -95,6 +95,11 @@ class DirectoryStore:
         with self._writing(key), self._temporary(path, source) as temp:
             temp.replace(path)
 
+    def age_s(self, key: str) -> float:
+        """How long a file has been there; see `WritableStore.age_s`."""
+        with self.open(key) as file:
+            return self.now_s() - os.fstat(file.fileno()).st_mtime
+
     def entries(self) -> Iterator[Entry]:
         """Every file of the store; see `ListableStore.entries`. Temporary files and locks start with a dot."""
         for folder, folders, names in os.walk(self.folder, onerror=_refuse):

@@ -71,7 +71,8 @@ def test_fetch_puts_one_into_the_cache_and_checks_it_the_next_time(
     out, err = capsys.readouterr()
     assert out == ""
     assert "was changed" in err
-    assert f"hint: Remove {root}" in err
+    assert "changed src/a.go" in err
+    assert f"or remove {root}" in err
 
 
 @pytest.mark.usefixtures("server")

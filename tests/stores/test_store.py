@@ -188,6 +188,9 @@ def test_every_file_is_listed_with_its_size_and_an_age_by_the_stores_own_clock(s
     store.swap("metadata/timestamp.json", b"{}", expected=None)
     found = {entry.key: entry for entry in store.entries()}
     assert {key: entry.size_bytes for key, entry in found.items()} == {"a/b": 3, "c": 5, "metadata/timestamp.json": 2}
+    assert all(-1 < store.age_s(key) < 60 for key in found)
+    with pytest.raises(ObjectMissingError):
+        store.age_s("d")
     assert all(-1 < store.now_s() - entry.changed_s < 60 for entry in found.values())
 
 

@@ -135,6 +135,16 @@ def test_an_object_whose_source_is_another_is_told_and_put_right_by_the_next_pus
     assert scene.path(object_key(bundle.info.blob_sha256)).read_bytes() == whole
 
 
+def test_a_push_that_ran_so_long_that_its_objects_may_be_garbage_is_given_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = scene.path(TIMESTAMP_KEY).read_bytes()
+    monkeypatch.setattr("meshbuild.publish.GRACE_S", -1.0)
+    with pytest.raises(StoreBusyError, match="may be garbage by now"):
+        scene.push()
+    assert scene.path(TIMESTAMP_KEY).read_bytes() == before
+
+
 def test_bundles_that_make_no_release_of_the_manifest_are_refused_before_anything_is_written(scene: Scene) -> None:
     before = scene.files()
     with pytest.raises(ReleaseError, match=r"is a bundle of second 1\.0, expected one of hello 1\.0"):

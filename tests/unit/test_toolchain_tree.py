@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshbuild import toolchain_tree
+from meshbuild.digests import Sha256
 from meshbuild.errors import ToolchainMismatchError
-from meshbuild.toolchain_tree import tree_digest, unpack
+from meshbuild.toolchain_tree import LISTING, tree_digest, unpack
 from tests.unit import faketoolchain as fake
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def strict_umask() -> Iterator[None]:
 def test_every_form_gives_the_same_tree(tmp_path: Path, data: bytes, prefix: str) -> None:
     root = tmp_path / "tree"
     assert unpacked(tmp_path, data, prefix) == fake.tree_of(fake.FILES)
-    assert content(root) == fake.FILES
+    found = content(root)
+    listing = found.pop(LISTING)
+    assert found == fake.FILES
+    assert Sha256.of(listing) == fake.tree_of(fake.FILES)
     assert tree_digest(root) == fake.tree_of(fake.FILES)
     executable = {"bin/go", "bin/gofmt", "pkg/tool/linux_amd64/compile"}
     for path in (root, *root.rglob("*")):

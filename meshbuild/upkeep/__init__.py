@@ -1,0 +1,1 @@
+"""Keeping a store: signing anew before it expires, checking all of it, removing what nothing needs."""
