@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from meshbuild.digests import Sha256
-
 
 def unpacked(tmp_path: Path, data: bytes, prefix: str = "go/") -> Sha256:
     """Unpack an archive into tmp_path/tree."""
