@@ -12,7 +12,7 @@ from meshbuild.bundle import read_bundle
 from meshbuild.errors import DirtySourceError, NoSuchArtifactError, NotBuiltError, SettingsError, StoreError
 from meshbuild.paths import local_errors, write_atomically
 from meshbuild.project import load_tasks
-from meshbuild.publish import BundleFile, publish
+from meshbuild.publish import BundleFile, promote, publish
 from meshbuild.repository import StoreKeys, init_store
 from meshbuild.signing import generate_key, load_public_key, load_signer
 from meshbuild.stores import open_store, open_writable
@@ -144,6 +144,31 @@ def push_modules(
             keys=keys,
             now=datetime.now(UTC),
         )
+
+
+def promote_release(
+    settings: Settings,
+    *,
+    module: str,
+    release: str | int,
+    environ: Mapping[str, str],
+    report: Callable[[str], None],
+) -> Published:
+    """Let the settings' channel point at a release of the store: by its number, or by a channel that points at it.
+
+    Raises:
+        MeshbuildError: whatever verifying, signing and publishing raise.
+    """
+    return promote(
+        writable_store(settings),
+        root=read_root(settings),
+        module=module,
+        release=release,
+        channel=settings.channel,
+        publisher=_publisher(settings, environ, report),
+        keys=online_keys(settings, environ),
+        now=datetime.now(UTC),
+    )
 
 
 def _check_built(settings: Settings, tasks: Sequence[ArtifactTask], *, allow_dirty: bool) -> None:

@@ -26,6 +26,7 @@ VERBS = {
     "verify": "Check a bundle's signature, digests and listing.",
     "store": "Make a bundle store, and keep it.",
     "push": "Publish the built bundles of modules as releases.",
+    "promote": "Let a channel point at a release that the store has.",
     "releases": "List a module's releases in the store.",
     "cache": "Serve Go's build cache from a store that machines share.",
     "fetch": "Fetch a module's release, verify it and unpack it.",

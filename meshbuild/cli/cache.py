@@ -34,7 +34,11 @@ def command(store: str, local: Path | None) -> None:
     """Speak Go's GOCACHEPROG protocol on standard input and output; a go command starts this, not a person.
 
     The key that the builders share is read from MESHBUILD_CACHE_KEY: hex digits, or `file:` and a path.
-    """
+
+    \b
+    Example:
+      GOCACHEPROG="meshbuild cache --store /srv/build-cache" go build ./cmd/server
+    """  # noqa: D301 - \b is click's mark for a paragraph to leave as it is
     key = read_cache_key(os.environ.get("MESHBUILD_CACHE_KEY", ""))
     folder = local or user_cache(os.environ) / "shared-build"
     cache = SharedCache(open_cache_store(store), key=key, folder=folder.absolute(), report=console.note)

@@ -18,9 +18,9 @@ from tuf.api.metadata import Metadata, Snapshot, Targets, Timestamp
 from meshbuild.digests import CHUNK_SIZE_BYTES, HashingReader, Sha256
 from meshbuild.errors import MeshbuildError, ObjectCorruptError, ObjectMissingError, StoreError, TrustError
 from meshbuild.paths import local_errors
-from meshbuild.publish import check_release
 from meshbuild.release import object_key
 from meshbuild.repository import channels, delegated_roles, read_channel, read_policy, read_release, sequences
+from meshbuild.sealing import check_release
 from meshbuild.trust import MAX_METADATA_BYTES, TIMESTAMP_KEY, document_key, load_state, role_of
 from meshbuild.upkeep.refresh import expiry
 

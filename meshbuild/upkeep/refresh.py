@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshbuild.errors import StoreBusyError
-from meshbuild.publish import seal
+from meshbuild.sealing import seal
 from meshbuild.trust import load_state
 
 if TYPE_CHECKING:

@@ -70,6 +70,35 @@ def test_a_change_that_gives_the_same_program_is_built_and_nothing_after_it_runs
     assert sorted(store.rglob("*")) == files
 
 
+def test_a_release_is_promoted_and_taken_back_without_building(pushed: Checkout) -> None:
+    (pushed.folder / "words/words.go").write_text('package words\n\nconst Name = "moon"\n')
+    assert "published tiny, release 2 on beta" in pushed.ok("doit", "build") + pushed.ok(
+        "meshbuild", "push", "--channel", "beta"
+    )
+    shutil.rmtree(pushed.folder / "dist")
+    assert "stable of tiny points now at release 2" in pushed.ok("meshbuild", "promote", "tiny", "beta", "stable")
+    assert "stable of tiny pointed already" in pushed.ok("meshbuild", "promote", "tiny", "beta", "stable")
+    fetched = json.loads(pushed.ok("meshbuild", "fetch", "tiny", "--json"))
+    assert (fetched["sequence"], fetched["serial"]) == (2, 2)
+    back = json.loads(pushed.ok("meshbuild", "promote", "tiny", "--sequence", "1", "--json"))
+    assert (back["channel"], back["sequence"], back["changed"]) == ("stable", 1, True)
+    fetched = json.loads(pushed.ok("meshbuild", "fetch", "tiny", "--json"))
+    assert (fetched["sequence"], fetched["serial"]) == (1, 3)
+    listed = json.loads(pushed.ok("meshbuild", "releases", "tiny", "--json"))["releases"]
+    assert {each["sequence"]: [at["channel"] for at in each["channels"]] for each in listed} == {
+        2: ["beta"],
+        1: ["stable"],
+    }
+    assert pushed.run("meshbuild", "promote", "tiny", "alpha", "stable").returncode == 65
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["beta"], ["beta", "stable", "--sequence", "1"], ["beta", "stable", "--channel", "x"]]
+)
+def test_what_to_promote_is_said_once(tiny: Checkout, words: list[str]) -> None:
+    assert tiny.run("meshbuild", "promote", "tiny", *words).returncode == 2
+
+
 def test_push_without_a_build_says_so_and_writes_nothing(tiny: Checkout) -> None:
     tiny.ok("meshbuild", "store", "init")
     before = sorted((tiny.folder / ".meshbuild/store").rglob("*"))

@@ -8,6 +8,7 @@ import os
 import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from securesystemslib.signer import CryptoSigner
@@ -25,9 +26,12 @@ from meshbuild.errors import (
     TrustError,
     UntrustedBuilderError,
 )
-from meshbuild.publish import Proposal, publish, seal
-from meshbuild.release import ChannelDocument, object_key
+from meshbuild.fetch import fetch_release
+from meshbuild.publish import Published, promote, publish
+from meshbuild.release import ChannelDocument, PolicyDocument, object_key
 from meshbuild.repository import StoreKeys, init_store, module_releases, put_document, read_release, sign_metadata
+from meshbuild.sealing import Proposal, seal
+from meshbuild.signing import public_pem
 from meshbuild.stores.directory import DirectoryStore
 from meshbuild.trust import TIMESTAMP_KEY, load_state, open_view
 from tests.fetching import NOW, Scene, manifest
@@ -133,6 +137,92 @@ def test_an_object_whose_source_is_another_is_told_and_put_right_by_the_next_pus
     bundle.path.write_bytes(whole)
     assert scene.push(bundle).new
     assert scene.path(object_key(bundle.info.blob_sha256)).read_bytes() == whole
+
+
+def promoted(scene: Scene, release: str | int, channel: str) -> Published:
+    return promote(
+        scene.store,
+        root=scene.root,
+        module="hello",
+        release=release,
+        channel=channel,
+        publisher=scene.publisher,
+        keys=scene.keys,
+        now=NOW,
+    )
+
+
+def test_a_channel_is_pointed_at_what_another_points_at_and_no_object_is_touched(scene: Scene) -> None:
+    scene.push()
+    scene.push(scene.bundle(text="program 2"), channel="beta")
+    objects = {path: path.stat() for path in scene.path("objects").rglob("*") if path.is_file()}
+    assert promoted(scene, "beta", "stable") == Published("hello", "stable", 2, mock.ANY, new=True)
+    assert releases(scene) == [(2, [("beta", 1), ("stable", 2)]), (1, [])]
+    assert objects.keys() == {path for path in scene.path("objects").rglob("*") if path.is_file()}
+    assert all(path.stat().st_mtime_ns == before.st_mtime_ns for path, before in objects.items())
+    before = scene.files()
+    assert not promoted(scene, "beta", "stable").new
+    assert scene.files() == before
+
+
+def test_the_way_back_is_a_higher_serial_that_hosts_follow(scene: Scene, tmp_path: Path) -> None:
+    def fetched() -> tuple[int, int]:
+        got = fetch_release(scene.store, root=scene.root, module="hello", system="arch", into=tmp_path / "h", now=NOW)
+        return got.sequence, got.serial
+
+    scene.push()
+    scene.push(scene.bundle(text="program 2"))
+    assert fetched() == (2, 2)
+    assert promoted(scene, 1, "stable").sequence == 1
+    assert fetched() == (1, 3)
+    # What is pushed next is a new release, and not the one that was left.
+    assert scene.push(scene.bundle(text="program 3")).sequence == 3
+    assert fetched() == (3, 4)
+
+
+def test_a_channel_can_be_made_by_promoting(scene: Scene) -> None:
+    scene.push()
+    promoted(scene, 1, "canary")
+    assert releases(scene) == [(1, [("canary", 1), ("stable", 1)])]
+
+
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [("beta", "hello has no channel 'beta'; it has stable"), (7, "hello has no release 7; it has 2, 1")],
+)
+def test_what_is_not_there_cannot_be_promoted(scene: Scene, release: str | int, said: str) -> None:
+    scene.push()
+    scene.push(scene.bundle(text="program 2"))
+    before = scene.files()
+    with pytest.raises(NoSuchReleaseError, match=said):
+        promoted(scene, release, "stable")
+    assert scene.files() == before
+
+
+def test_what_the_policy_refuses_today_is_not_promoted(scene: Scene) -> None:
+    scene.push()
+    scene.push(scene.bundle(text="program 2"))
+    other = CryptoSigner.generate_ed25519().public_key
+    policy = PolicyDocument().granting("hello", other, public_pem(other), [])
+    scene.seal_anything({"policy.json": policy.to_bytes()})
+    with pytest.raises(UntrustedBuilderError, match="the store's policy refuses"):
+        promoted(scene, 1, "stable")
+    assert releases(scene) == [(2, [("stable", 2)]), (1, [])]
+
+
+def test_a_promote_that_a_push_outruns_starts_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.push()
+    scene.push(scene.bundle(text="program 2"), channel="beta")
+    swap = scene.store.swap
+
+    def outrun(key: str, data: bytes, *, expected: bytes | None) -> bool:
+        monkeypatch.setattr(scene.store, "swap", swap)
+        scene.push(scene.bundle(text="program 3"))
+        return swap(key, data, expected=expected)
+
+    monkeypatch.setattr(scene.store, "swap", outrun)
+    promoted(scene, "beta", "stable")
+    assert releases(scene) == [(3, []), (2, [("beta", 1), ("stable", 3)]), (1, [])]
 
 
 def test_a_push_that_ran_so_long_that_its_objects_may_be_garbage_is_given_up(
