@@ -26,6 +26,8 @@ def calls(tiny: Checkout) -> Path:
     real = shutil.which("unshare")
     (tools / "unshare").write_text(f'#!/bin/sh\necho "$@" >> "{file}"\nexec "{real}" "$@"\n')
     (tools / "unshare").chmod(0o755)
+    two = 'package main\n\nvar version = "0"\n\nfunc main() { println("two", version) }\n'
+    (tiny.folder / "cmd/two/main.go").write_text(two)  # as cmd/one, one that can be stamped
     tiny.env["PATH"] = f"{tools}:{tiny.env['PATH']}"
     return file
 

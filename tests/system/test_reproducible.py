@@ -21,7 +21,7 @@ def contents(checkout: Checkout) -> dict[str, str]:
     """The content digest of each bundle in dist/."""
     return {
         file.name: json.loads(checkout.ok("meshbuild", "inspect", str(file), "--json"))["content_sha256"]
-        for file in sorted((checkout.folder / "dist").iterdir())
+        for file in sorted((checkout.folder / "dist").glob("*.zst"))
     }
 
 

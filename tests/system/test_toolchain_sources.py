@@ -13,6 +13,7 @@ import pytest
 
 from meshbuild.pins import ModuleSource, ToolchainPin, host_platform, read_pins
 from meshbuild.toolchain_sources import download
+from meshbuild.toolchain_tree import LISTING
 from meshbuild.toolchains import ensure_toolchain, verify_toolchain
 
 pytestmark = pytest.mark.system
@@ -33,7 +34,9 @@ def test_each_source_gives_the_pinned_tree(tmp_path: Path, kind: str, platform: 
     toolchain = ensure_toolchain(only(kind, platform), cache=tmp_path, environ=os.environ, report=lambda _line: None)
     assert toolchain.tree == PINS.toolchain(None, platform).tree
     verify_toolchain(toolchain)
-    assert sum(1 for path in toolchain.root.rglob("*") if path.is_file()) == 12_065
+    listed = (toolchain.root / LISTING).read_text().splitlines()
+    assert len(listed) == 12_065
+    assert sum(1 for path in toolchain.root.rglob("*") if path.is_file()) == len(listed) + 1
     if platform == host_platform():
         env = {"HOME": str(tmp_path), "GOTOOLCHAIN": "local", "GOENV": "off"}
         said = subprocess.run([toolchain.go, "version"], env=env, capture_output=True, text=True, check=True).stdout
