@@ -72,7 +72,7 @@ def with_pins(data: bytes, pins: Sequence[ToolchainPin], *, default: str | None 
         after = tomlkit.dumps(document).encode()
         if parse_pins(after, where=where) == expected:
             return after
-    except (TOMLKitError, PinsError, TypeError, AttributeError, IndexError) as error:
+    except (TOMLKitError, PinsError, TypeError, ValueError, AttributeError, LookupError) as error:
         raise PinsError(f"{where}: can't be added to: {error}", hint="\n".join([_BY_HAND, *texts])) from error
     raise PinsError(f"{where}: can't be added to as it is written", hint="\n".join([_BY_HAND, *texts]))
 

