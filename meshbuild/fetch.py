@@ -306,7 +306,7 @@ def _place(host: HostFolder, store: ReadableStore, each: Vouched, documents: Doc
     with local_errors(f"unpack {where} in {host.payloads}"), host.placing(released.content_sha256) as folder:
         blob = temp_beside(host.payload(released.content_sha256))
         try:
-            _download(store, released, blob, where, progress)
+            download_bundle(store, released, blob, where, progress)
             info = read_bundle(
                 blob,
                 into=folder,
@@ -327,8 +327,22 @@ def _place(host: HostFolder, store: ReadableStore, each: Vouched, documents: Doc
         check_listing(info.listing, each, documents)
 
 
-def _download(store: ReadableStore, released: ReleasedArtifact, blob: Path, where: str, progress: Progress) -> None:
-    """Check 6: copy a bundle to a new file, never more of it than the release says. Raises OSError from writing."""
+def download_bundle(
+    store: ReadableStore, released: ReleasedArtifact, blob: Path, where: str, progress: Progress
+) -> None:
+    """Copy a released bundle to a new file: no more bytes than the release says, and of the digest that it says.
+
+    Args:
+        store: where from.
+        released: the artifact, as a verified release names it.
+        blob: the file to make; what is in it after a failure is of no use.
+        where: the artifact's name for people, for progress.
+        progress: takes how far it is.
+
+    Raises:
+        ObjectMissingError, ObjectCorruptError, StoreError: the store lacks it, or has something else.
+        OSError: the file can't be written.
+    """
     key, total = object_key(released.blob_sha256), released.blob_size_bytes
     digest, done = hashlib.sha256(), 0
     with store.open(key) as source, blob.open("xb") as out:

@@ -13,6 +13,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from meshbuild.digests import CHUNK_SIZE_BYTES, Sha256
+from meshbuild.goprogram import MAX_SECTIONS
 from meshbuild.paths import local_errors
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from meshbuild.provenance import BuildInfo
 
 _IDENTITY = ("module", "artifact", "version", "system", "binary")
-# Go's linker makes about 30.
-_MAX_SECTIONS = 1_000
 # The linker's digests of everything else: they differ whenever anything does, and tell nothing.
 _BUILD_IDS = (".note.go.buildid", ".note.gnu.build-id")
 
@@ -102,7 +101,7 @@ def _sections(program: Path) -> dict[str, _Section]:
     """An ELF program's sections in the order of the file, each with the digest of its bytes."""
     with program.open("rb") as file:
         elf = ELFFile(file)
-        if elf.num_sections() > _MAX_SECTIONS:
+        if elf.num_sections() > MAX_SECTIONS:
             raise ELFError(f"{program} has {elf.num_sections()} sections")
         found = {}
         for section in sorted(elf.iter_sections(), key=lambda section: int(section["sh_offset"])):
