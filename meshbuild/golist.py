@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshbuild.errors import ModuleDownloadError, SourceError, ToolchainTooOldError
 from meshbuild.gochecks import Problem, compile_hint, hint_for, source_problems
+from meshbuild.godownload import download_environment, scrub
 from meshbuild.gostamps import stamp_problems
 from meshbuild.paths import local_errors
-from meshbuild.plan import DOWNLOAD_VARIABLES, substitute
+from meshbuild.plan import substitute
 from meshbuild.runner import run
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 _NETWORK = re.compile(
     r"dial tcp|no such host|module lookup disabled|proxyconnect|connection re(?:fused|set)|i/o timeout|tls: |x509: "
     r"|TLS handshake|unexpected EOF|: reading https?:"
+)
+# How it says that somebody was reached who doesn't give the module to this user.
+_REFUSED = re.compile(
+    r": 40[13] (?:Unauthorized|Forbidden)|could not read (?:Username|Password)|Authentication failed"
+    r"|[Pp]ermission denied \(|Host key verification failed|terminal prompts disabled|no secure protocol found"
 )
 
 
@@ -61,16 +67,18 @@ def list_packages(
         ModuleDownloadError: a Go module could not be had.
     """
     argv = [substitute(part, folders) for part in plan.list_argv]
-    listed = run(argv, env=env if plan.source.vendored else _download_env(env, environ), cwd=folders["source"])
+    download = env if plan.source.vendored else download_environment(env, environ, home=Path(env["HOME"]))
+    listed = run(argv, env=download, cwd=folders["source"])
     if listed.exit_code != 0:
-        _refuse_source(plan, [listed.error_text], hint_for(listed.error_text))
+        _refuse_source(plan, [scrub(listed.error_text, environ)], hint_for(listed.error_text))
     listing = _json_values(listed.stdout.decode())
     with local_errors(f"read the source of {plan.name}"):
         problems = source_problems(listing, module_cache=env["GOMODCACHE"], tree=Path(folders["tree"]))
         problems += [Problem(text) for text in stamp_problems(plan.stamps, listing)] if not problems else []
     if problems:
         hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
-        _refuse_source(plan, [problem.text for problem in problems], " ".join(hints) + _unused_workspace(plan, folders))
+        texts = [scrub(problem.text, environ) for problem in problems]
+        _refuse_source(plan, texts, " ".join(hints) + _unused_workspace(plan, folders))
     found = [value for value in listing if not value.get("Standard")]
     main = found[-1] if found else {}
     if main.get("Name") != "main":
@@ -123,17 +131,6 @@ def _json_values(text: str) -> list[dict[str, Any]]:
     return values
 
 
-def _download_env(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The list step's environment: it may download, with the user's proxies, credentials and git."""
-    download = {name: value for name, value in env.items() if name != "GOPROXY"}
-    download.update({name: environ[name] for name in DOWNLOAD_VARIABLES if name in environ})
-    netrc = Path(environ.get("HOME", "/")) / ".netrc"
-    if "NETRC" not in download and netrc.is_file():
-        download["NETRC"] = str(netrc)
-    download["PATH"] += os.pathsep + environ.get("PATH", os.defpath)
-    return download
-
-
 def _refuse_source(plan: BuildPlan, problems: Sequence[str], hint: str) -> NoReturn:
     """Tell the kinds of failure of `go list` apart by the go command's own words."""
     text = "\n".join(f"  {line}" for problem in problems for line in problem.splitlines())
@@ -141,6 +138,12 @@ def _refuse_source(plan: BuildPlan, problems: Sequence[str], hint: str) -> NoRet
         raise ToolchainTooOldError(
             f"{plan.name}: a dependency asks for a newer Go than the pinned {plan.toolchain_version}:\n{text}",
             hint="Pin a newer Go in toolchains.toml.",
+        )
+    if _REFUSED.search(text):
+        raise ModuleDownloadError(
+            f"{plan.name}: a Go module isn't there, or isn't given to this user:\n{text}",
+            hint="Name private modules in GOPRIVATE, and give credentials by netrc, GOAUTH, git or GOPROXY's address: "
+            "docs/private-modules.md.",
         )
     if _NETWORK.search(text):
         raise ModuleDownloadError(

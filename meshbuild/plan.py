@@ -25,29 +25,6 @@ if TYPE_CHECKING:
     from meshbuild.manifest import Artifact, Manifest
     from meshbuild.pins import System, ToolchainPin
 
-# Variables of the user that the download step may see, and no other step.
-DOWNLOAD_VARIABLES = (
-    "GOPROXY",
-    "GOSUMDB",
-    "GOPRIVATE",
-    "GONOPROXY",
-    "GONOSUMDB",
-    "GOINSECURE",
-    "GOAUTH",
-    "GOVCS",
-    "NETRC",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "ALL_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "all_proxy",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-)
-
 # Fields of `go list -json` that tell which files a build reads, and what is wrong with them.
 LIST_FIELDS = "Dir,ImportPath,Name,Standard,Module,GoFiles,EmbedPatterns,EmbedFiles,IgnoredGoFiles,Error"
 
@@ -64,7 +41,7 @@ class BuildPlan:
     Attributes:
         argv: the compile command; it writes `${work}/out/<binary>`.
         list_argv: the command that names every package of the build, and downloads the modules that they lie in.
-        env: the whole environment of both, sorted by name; the list step has the user's DOWNLOAD_VARIABLES in addition.
+        env: the whole environment of both, sorted by name; the list step's is `godownload.download_environment`.
         stamps: the string variables that the linker sets, each as import path, dot and name.
         fingerprint: digest of everything above it here; equal plans have equal fingerprints, on any machine.
     """
