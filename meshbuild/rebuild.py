@@ -32,7 +32,7 @@ from meshbuild.plan import UNKNOWN_COMMIT, plan_build
 from meshbuild.provenance import BUILD_TYPE, parse_build_info
 from meshbuild.runner import run
 from meshbuild.targets import Target, cache_folder, payload, read_targets
-from meshbuild.texts import Label, Version  # noqa: TC001 - pydantic reads them at run time
+from meshbuild.texts import Label, Version, printable
 from meshbuild.toolchains import ensure_toolchain
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ def rebuild(
     return Rebuilt(
         content_sha256=content,
         expected_sha256=info.content_sha256,
-        notes=tuple(map(_printable, notes)),
-        differences=tuple(map(_printable, differences)),
+        notes=tuple(map(printable, notes)),
+        differences=tuple(map(printable, differences)),
     )
 
 
@@ -203,7 +203,7 @@ def _parse(predicate: Mapping[str, Any]) -> _Definition:
 
 def _first(error: ValidationError) -> str:
     problem = error.errors(include_url=False, include_input=False)[0]
-    return _printable(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
+    return printable(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
 
 
 def _target(settings: Settings, said: _Definition, binary: str) -> Target:
@@ -265,18 +265,13 @@ def _pin(pins: Pins, toolchain: _Dependency) -> ToolchainPin:
     for pin in known:
         if pin.platform == platform:
             return pin
-    what = _printable(f"the bundle was built with {toolchain.uri or 'a toolchain'} (tree {tree})")
+    what = printable(f"the bundle was built with {toolchain.uri or 'a toolchain'} (tree {tree})")
     if known:
         raise PinsError(f"{what}, which runs on {known[0].platform}, and this machine is {platform}")
     raise PinsError(
         f"{what}, which toolchains.toml doesn't pin",
         hint="Pin it (docs/toolchains.md), or name by --source a project that does.",
     )
-
-
-def _printable(text: str) -> str:
-    """A line for people; what a bundle says may hold what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _source_notes(target: Target, source: GoSource, said: _Definition, environ: Mapping[str, str]) -> Sequence[str]:

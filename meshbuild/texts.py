@@ -30,6 +30,11 @@ def quoted(value: object) -> str:
     return text if cut == value and len(text) <= 2 * _MAX_SHOWN else f"{text[: 2 * _MAX_SHOWN]}..."
 
 
+def printable(text: str, *, keep: str = "") -> str:
+    """Text with nothing in it that a terminal would obey: what a bundle says may hold that. `keep` names exceptions."""
+    return "".join(letter if letter.isprintable() or letter in keep else repr(letter)[1:-1] for letter in text)
+
+
 def suggestion(wrong: object, known: Iterable[str]) -> str:
     """`; did you mean "x"?` when one of the first hundred known names is near to the wrong one, else nothing."""
     near = difflib.get_close_matches(wrong, list(islice(known, _MAX_KNOWN)), n=1) if isinstance(wrong, str) else []

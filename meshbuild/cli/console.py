@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from meshbuild.texts import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -51,7 +53,7 @@ def add_options(command: click.Command) -> None:
 
 def result(text: str) -> None:
     """A line of the command's result, to stdout."""
-    click.echo(text)
+    click.echo(_shown(text))
 
 
 def result_json(value: object) -> None:
@@ -67,29 +69,34 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     grid = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(printable, row))
     colour = click.get_current_context().color
-    console = Console(force_terminal=colour, no_color=colour is False, width=None if sys.stdout.isatty() else 240)
+    width = None if sys.stdout.isatty() else 240
+    console = Console(force_terminal=colour, no_color=colour is False, width=width, markup=False, emoji=False)
     console.print(grid)
 
 
 def note(text: str) -> None:
     """Something on the way to the result, to stderr; silent with --quiet."""
     if not _state["quiet"]:
-        click.echo(text, err=True)
+        click.echo(_shown(text), err=True)
 
 
 def detail(text: str) -> None:
     """Something only --verbose shows, to stderr."""
     if _state["verbose"]:
-        click.echo(text, err=True)
+        click.echo(_shown(text), err=True)
 
 
 def error(failure: MeshbuildError) -> None:
     """An error and its hint, to stderr."""
-    click.echo(click.style("error: ", fg="red", bold=True) + str(failure), err=True)
+    click.echo(click.style("error: ", fg="red", bold=True) + _shown(str(failure)), err=True)
     if failure.hint:
-        click.echo(click.style("hint: ", fg="cyan") + failure.hint, err=True)
+        click.echo(click.style("hint: ", fg="cyan") + _shown(failure.hint), err=True)
+
+
+def _shown(text: str) -> str:
+    return printable(text, keep="\n\t")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
