@@ -26,7 +26,7 @@ class Settings:
 
     Attributes:
         project: the folder that holds toolchains.toml.
-        store: address of the bundle store: a folder, or `file:` and a folder.
+        store: address of the bundle store: a folder, `file:` and a folder, or for reading an http(s) address.
         root: the root of trust that fetches start from (a TUF root.json).
         keys: the folder where keys made by `store init` and by the first build lie.
         builder_key: address of the key that signs bundles (docs/trust.md); empty for the project's own local key.

@@ -35,6 +35,13 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(letter if letter.isprintable() or letter in keep else repr(letter)[1:-1] for letter in text)
 
 
+def root_cause(error: BaseException) -> str:
+    """What an error says that others were raised from: of a library's, the system's own words."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
 def suggestion(wrong: object, known: Iterable[str]) -> str:
     """`; did you mean "x"?` when one of the first hundred known names is near to the wrong one, else nothing."""
     near = difflib.get_close_matches(wrong, list(islice(known, _MAX_KNOWN)), n=1) if isinstance(wrong, str) else []

@@ -29,6 +29,7 @@ from urllib3.util import Retry
 from meshbuild.digests import CHUNK_SIZE_BYTES, HashingWriter, Sha256
 from meshbuild.errors import ToolchainMismatchError, ToolchainUnavailableError
 from meshbuild.pins import MAX_ARCHIVE_BYTES, ArchiveSource, ModuleSource
+from meshbuild.texts import root_cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -217,7 +218,7 @@ def _fetch(url: str, pinned: Source | None, file: Path, progress: Progress) -> s
                 headers={"Accept-Encoding": "identity"},
             )
         except requests.RequestException as error:
-            raise ToolchainUnavailableError(f"can't be reached: {_root_cause(error)}") from error
+            raise ToolchainUnavailableError(f"can't be reached: {root_cause(error)}") from error
         with answer:
             status = f"answered {answer.status_code} {answer.reason}"
             if answer.status_code in {requests.codes.not_found, requests.codes.gone}:
@@ -274,12 +275,6 @@ def _compare(pinned: Source, size_bytes: int, sha256: Sha256) -> None:
         raise ToolchainMismatchError(f"it has {size_bytes} bytes, pinned are {pinned.size_bytes}")
     if sha256 != pinned.sha256:
         raise ToolchainMismatchError(f"its sha256 is {sha256}, pinned is {pinned.sha256}")
-
-
-def _root_cause(error: BaseException) -> str:
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__ or error
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def _without_credentials(url: str) -> str:

@@ -92,11 +92,15 @@ class ListableStore(WritableStore, Protocol):
 
 
 def open_store(address: str) -> ReadableStore:
-    """The store at an address, for reading: a folder's path, or `file:` and a path.
+    """The store at an address, for reading: http:, https:, a folder's path, or `file:` and a path.
 
     Raises:
         StoreError: the address is of a kind that isn't supported.
     """
+    if address.startswith(("http://", "https://")):
+        from meshbuild.stores.http import HttpStore  # noqa: PLC0415 - folders need no HTTP client
+
+        return HttpStore(address)
     return open_writable(address)
 
 
@@ -113,6 +117,11 @@ def open_writable(address: str) -> ListableStore:
         return DirectoryStore(address)
     if scheme == "file":
         return DirectoryStore(rest.removeprefix("//") or "/")
+    if scheme in {"http", "https"}:
+        raise StoreError(
+            f"a store behind {scheme}: can be read and not written", hint="Push to the folder that the server serves."
+        )
     raise StoreError(
-        f"stores of the kind {scheme!r} are not supported yet", hint="Name a folder, or file: and a folder."
+        f"stores of the kind {scheme!r} are not supported yet",
+        hint="Name a folder, file: and a folder, or for reading an http(s) address.",
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.conftest import artifact, write_manifest
+from tests.stores import nginx
 
 if TYPE_CHECKING:
     from tests.system.conftest import Checkout
@@ -35,6 +36,34 @@ def test_the_main_job(pushed: Checkout) -> None:
     folder = programs["one"].parent
     assert (folder / "share/doc.txt").read_text() == "doc\n"
     assert folder.name == fetched["artifacts"][0]["content_sha256"]
+
+
+def test_a_host_fetches_through_a_web_server(pushed: Checkout) -> None:
+    with nginx.serve(pushed.folder / ".meshbuild/store", pushed.folder / "nginx") as address:
+        fetched = json.loads(pushed.ok("meshbuild", "fetch", "tiny", "--store", address, "--json"))
+        assert pushed.ok(f"{fetched['artifacts'][0]['folder']}/one").strip() == "hello world"
+        assert "stable" in pushed.ok("meshbuild", "releases", "tiny", "--store", address)
+        done = pushed.run("doit", "push")
+        assert done.returncode == 0
+        done = pushed.run("meshbuild", "push", "--store", address)
+        assert done.returncode == 50
+        assert "can be read and not written" in done.stderr
+
+        blob = next(file for file in (pushed.folder / ".meshbuild/store/objects").rglob("*") if is_bundle(file))
+        data = blob.read_bytes()
+        blob.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        (pushed.folder / "elsewhere").mkdir()
+        done = pushed.run("meshbuild", "fetch", "tiny", "--store", address, "--into", "elsewhere")
+        assert done.returncode == 52
+        assert f"{address}: objects/" in done.stderr
+    done = pushed.run("meshbuild", "fetch", "tiny", "--store", address)
+    assert done.returncode == 50
+    assert "Connection refused" in done.stderr
+
+
+def is_bundle(file: Path) -> bool:
+    """Whether a store's object is a bundle, and not the statements of one."""
+    return file.is_file() and file.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
 
 
 def test_pushing_the_same_content_twice_makes_no_new_release(pushed: Checkout) -> None:

@@ -21,6 +21,7 @@ from meshbuild.buildcache.server import quoted
 from meshbuild.buildcache.stores import open_cache_store
 from meshbuild.digests import Sha256
 from tests.cli.test_cache import KEY, MESHBUILD, Mesh, mesh  # noqa: F401 - mesh is a fixture
+from tests.stores.nginx import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,21 +81,10 @@ def addresses(tmp_path: Path) -> Iterator[tuple[str, str]]:
     with subprocess.Popen([nginx, "-c", str(folder / "conf"), "-e", "stderr"]) as process:
         try:
             for each in (port, read_port):
-                _wait_for(each)
+                wait_for(each)
             yield f"http://127.0.0.1:{port}/build-cache", f"http://127.0.0.1:{read_port}/build-cache"
         finally:
             process.terminate()
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(100):
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError("nginx does not answer")
 
 
 def test_builders_fill_it_and_read_it(addresses: tuple[str, str], tmp_path: Path) -> None:
