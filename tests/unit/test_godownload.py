@@ -12,7 +12,7 @@ from meshbuild.godownload import download_environment, scrub
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENV = {"PATH": "/go/bin", "HOME": "/work/home", "GOENV": "off", "GOPROXY": "off", "GOPATH": "/work/home/go"}
+ENV = {"PATH": "/go/bin", "HOME": "/build/home", "GOENV": "off", "GOPROXY": "off", "GOPATH": "/build/home/go"}
 SECRET = "s3cret/t+ken"
 
 
@@ -38,7 +38,7 @@ def test_the_download_has_the_users_settings_and_the_builds_own(tmp_path: Path) 
         "HOME": str(tmp_path / "user"),
         "XDG_CONFIG_HOME": str(tmp_path / "home/.config"),
         "GOENV": "off",
-        "GOPATH": "/work/home/go",
+        "GOPATH": "/build/home/go",
         **{name: users[name] for name in users if name.startswith(("GOPRIVATE", "GOAUTH", "GIT_CONFIG", "SSH"))},
     }
     assert "GOPROXY" not in found, "the go command's own default, unless the user names one"
