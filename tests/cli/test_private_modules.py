@@ -185,8 +185,11 @@ def secrets_in(private: Checkout) -> list[str]:
 
 
 def built(private: Checkout) -> str:
-    """Build; nothing of the password is left or said; returns the content digest."""
+    """Build; nothing of the password is left or said, and nothing in HOME; returns the content digest."""
+    home = private.folder.parent / "home"
+    before = sorted(home.rglob("*"))
     done = private.run("doit", "build")
+    assert sorted(home.rglob("*")) == before
     assert done.returncode == 0, done.stderr
     assert secrets_in(private) == []
     info = json.loads(private.ok("meshbuild", "inspect", BUNDLE, "--json"))
