@@ -88,6 +88,8 @@ class HttpStore:
         try:
             # identity: what a server compressed, or a client decompressed, isn't the bytes that digests are of.
             plain = {"Accept-Encoding": "identity", **headers}
+            if key.startswith("metadata/"):  # a cache on the way may not hold a fleet back at an old state
+                plain["Cache-Control"] = "no-cache"
             answer = self._session.get(url, headers=plain, stream=True, timeout=_TIMEOUT_S)
         except requests.RequestException as error:
             raise StoreError(f"{self.address}: no answer for {key}: {root_cause(error)}") from error

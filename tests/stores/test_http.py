@@ -97,6 +97,22 @@ def test_a_password_is_used_and_not_shown(server: fake.Server) -> None:
     assert set(seen) == {"Basic bWU6czNjcmV0"}
 
 
+def test_caches_on_the_way_are_passed_for_what_changes(server: fake.Server) -> None:
+    seen = {}
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        seen[handler.path] = (handler.headers["Cache-Control"], handler.headers["Accept-Encoding"])
+        fake.send(handler, b"data")
+
+    server.answers = {"/metadata/timestamp.json": answer, "/objects/sha256/ab/abcd": answer}
+    for path in server.answers:
+        HttpStore(server.address).read(path.lstrip("/"), limit_bytes=4)
+    assert seen == {
+        "/metadata/timestamp.json": ("no-cache", "identity"),
+        "/objects/sha256/ab/abcd": (None, "identity"),
+    }
+
+
 @pytest.mark.parametrize("status", [404, 403, 410])
 def test_what_is_not_there_is_asked_for_once(server: fake.Server, status: int) -> None:
     server.answers["/k"] = status
