@@ -682,8 +682,9 @@ def test_the_frame_parses_as_json_lines() -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 def test_the_recipe_for_checking_without_meshbuild_works_as_documented(tmp_path: Path) -> None:
     guide = Path(__file__).parents[2] / "docs" / "statements.md"
-    recipe = guide.read_text().partition("## Checking without meshbuild")[2]
+    recipe = guide.read_text().partition("### Python and OpenSSL")[2]
     commands = textwrap.dedent("\n".join(line for line in recipe.splitlines() if line.startswith("    ")))
+    assert "openssl pkeyutl -verify" in commands
     statements = frame(sign_statement(about(), generate_key(tmp_path / "builder.pem")))
     skippable = b"\x5b\x2a\x4d\x18" + len(statements).to_bytes(4, "little") + statements
     (tmp_path / "web.server-1.2-arch.tar.zst").write_bytes(zstandard.compress(b"tar") + skippable)
